@@ -1,0 +1,5 @@
+//! Keeps Nostr relays in sync, exactly.
+pub mod job_spec;
+pub mod nostr;
+pub mod outcome;
+pub mod reconcile;

@@ -1,0 +1,3 @@
+//! The `tieline` program.
+
+fn main() {}
