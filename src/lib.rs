@@ -1,5 +1,7 @@
 //! Keeps Nostr relays in sync, exactly.
+pub mod clock;
 pub mod job_spec;
 pub mod nostr;
 pub mod outcome;
 pub mod reconcile;
+pub mod state;
