@@ -6,3 +6,4 @@ pub mod outcome;
 pub mod reconcile;
 pub mod relay;
 pub mod transfer;
+pub mod state;
