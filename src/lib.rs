@@ -5,5 +5,5 @@ pub mod nostr;
 pub mod outcome;
 pub mod reconcile;
 pub mod relay;
-pub mod transfer;
 pub mod state;
+pub mod transfer;

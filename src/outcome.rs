@@ -65,6 +65,8 @@ pub enum Outcome {
     Vanished,
     /// It could not be moved this time; a later pass tries again.
     Failed,
+    /// The destination acknowledged it, more than once, and does not serve it.
+    NotServed,
     /// The job's direction does not move it.
     NotWanted,
     /// It was known before the run that it cannot be moved for now.
@@ -100,7 +102,7 @@ impl ParkReason {
             Self::Refused(Prefix::Duplicate | Prefix::Replaced | Prefix::Deleted | Prefix::Invalid) => 30 * DAY,
             Self::Refused(_) | Self::NotServed => 7 * DAY,
             Self::Hidden(_) | Self::Early => 30 * MINUTE,
-            // The log of a limit or of a key may change; what the event says will not.
+            // A limit, a key or a rule of ours may change; what the event says will not.
             Self::Skipped(Skip::Protected | Skip::TooLarge | Skip::Excluded) => 7 * DAY,
             Self::Skipped(_) => 30 * DAY,
             Self::Vanished => DAY,
@@ -154,6 +156,7 @@ impl Moved {
             Outcome::Skipped(skip) => *self.skipped.entry(skip.as_str()).or_default() += 1,
             Outcome::Vanished => self.vanished += 1,
             Outcome::Failed => self.failed += 1,
+            Outcome::NotServed => *self.refused.entry("not-served").or_default() += 1,
             Outcome::NotWanted => self.not_wanted += 1,
             Outcome::Parked => self.parked += 1,
         }

@@ -206,7 +206,7 @@ impl Session {
     }
 
     /// Whether nothing is under way.
-    #[must_use]
+    #[cfg(test)]
     pub fn is_idle(&self) -> bool {
         self.open.is_empty()
     }
@@ -344,12 +344,6 @@ impl Session {
             Auth::Wanted { .. } => self.challenge.as_deref(),
             _ => None,
         }
-    }
-
-    /// Until when nothing new is sent.
-    #[must_use]
-    pub fn cooling_until(&self) -> Option<Instant> {
-        self.cooling_until
     }
 
     /// Sends a signed answer to the challenge (NIP-42).
@@ -603,3 +597,7 @@ fn asks_to_slow_down(text: &str) -> bool {
     (text.contains("rate") && text.contains("limit"))
         || ["too many", "slow down", "throttl"].iter().any(|word| text.contains(word))
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;
