@@ -1,4 +1,5 @@
 //! Keeps Nostr relays in sync, exactly.
+pub mod config;
 pub mod job_spec;
 pub mod nostr;
 pub mod outcome;
