@@ -1,5 +1,6 @@
 //! Keeps Nostr relays in sync, exactly.
 pub mod clock;
+pub mod config;
 pub mod job_spec;
 pub mod nostr;
 pub mod outcome;
