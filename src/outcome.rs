@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::job_spec::{Direction, Side};
+use crate::job_spec::{Direction, JobSpec, Side};
 use crate::nostr::{Prefix, Timestamp};
 
 /// Why an event was not offered to the other relay.
@@ -293,6 +293,34 @@ pub struct Report {
     /// On a dry run with `--ids`: what each side has alone.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub ids: Option<Ids>,
+}
+
+impl Report {
+    /// Of a run that did not begin.
+    #[must_use]
+    pub fn unstarted(spec: &JobSpec, outcome: Ending, error: String) -> Self {
+        Self {
+            peer: spec.peer.clone(),
+            filter: spec.name.clone(),
+            direction: spec.direction,
+            strategy: None,
+            outcome,
+            passes: 0,
+            local_only: 0,
+            peer_only: 0,
+            downloaded: Moved::default(),
+            uploaded: Moved::default(),
+            parked: 0,
+            gaps: Vec::new(),
+            negentropy_rounds: 0,
+            bytes_sent: BySide::default(),
+            bytes_received: BySide::default(),
+            bodies_received: 0,
+            duration_ms: 0,
+            error: Some(error),
+            ids: None,
+        }
+    }
 }
 
 /// The difference itself.

@@ -81,10 +81,8 @@ pub fn table(reports: &[Report]) -> String {
     table.set_header(["job", "outcome", "way", "found ↓/↑", "stored ↓/↑", "not moved", "traffic", "time"]);
     for report in reports {
         let (down, up) = (&report.downloaded, &report.uploaded);
-        let traffic = report.bytes_sent.local
-            + report.bytes_sent.peer
-            + report.bytes_received.local
-            + report.bytes_received.peer;
+        let traffic =
+            report.bytes_sent.local + report.bytes_sent.peer + report.bytes_received.local + report.bytes_received.peer;
         table.add_row([
             format!("{}/{} ({})", report.peer, report.filter, report.direction),
             report.outcome.to_string(),

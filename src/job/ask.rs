@@ -20,7 +20,7 @@ use crate::relay::{Fault, Link, NegSession, RelayError};
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
 /// A connection that ends on a NEG-OPEN this often says that the relay cannot take one.
-const DROPS: u8 = 2;
+pub(super) const DROPS: u8 = 2;
 
 /// A comparison of one filter, as far as it has come.
 pub(super) struct Comparison<'a> {

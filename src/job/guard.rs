@@ -49,11 +49,12 @@ impl Guard {
     pub(super) async fn about(&self, events: &[Event], requests: &mut Requests) -> Result<(), RelayError> {
         let addresses: Vec<String> = events.iter().filter_map(Event::address).collect();
         let asked = self.relays.iter().map(|held| {
-            try_join(held.deletions_of('a', addresses.clone()), held.vanishes_of(events))
-                .map_ok(|(mut deletions, vanishes)| {
+            try_join(held.deletions_of('a', addresses.clone()), held.vanishes_of(events)).map_ok(
+                |(mut deletions, vanishes)| {
                     deletions.extend(vanishes);
                     deletions
-                })
+                },
+            )
         });
         self.add(requests, try_join_all(asked).await?);
         Ok(())

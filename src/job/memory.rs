@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::clock;
-use crate::job_spec::{JobKey, JobSpec, Side};
+use crate::job_spec::{JobKey, JobSpec};
 use crate::nostr::{EventId, NegRefusal, RelayUrl};
 use crate::outcome::{ParkReason, Report};
 use crate::state::{Capability, State, StateError, scope};
@@ -97,4 +97,3 @@ impl Memory {
         })
     }
 }
-

@@ -28,7 +28,7 @@ use self::memory::Memory;
 use self::mover::Mover;
 use crate::clock;
 use crate::job_spec::{JobSpec, Side};
-use crate::nostr::{Filter, RelayUrl, kind};
+use crate::nostr::{Filter, RelayUrl, Timestamp, kind};
 use crate::outcome::{BySide, Ending, Gap, Ids, Report};
 use crate::reconcile::{ReconcileError, Reconciliation, Setup};
 use crate::relay::{Fault, Link, Relay, RelayError};
@@ -104,6 +104,7 @@ pub struct Job {
     gaps: Vec<Gap>,
     first_pass: Option<BySide<u64>>,
     passes: u32,
+    started: Timestamp,
 }
 
 /// How a pass that ran to its end ended.
@@ -126,7 +127,10 @@ impl Job {
         let (progress, view) = watch::channel(Progress::default());
         let memory = Memory::new(state, &spec);
         let links = BySide { local: local.link(), peer: peer.link() };
-        let mover = |holder| Mover::new(holder, &spec, &links, memory.clone(), progress.clone(), options.dry_run);
+        let mover = |holder| {
+            let wanted = spec.direction.moves_from(holder) && !options.dry_run;
+            Mover::new(holder, &spec, &links, wanted, memory.clone(), progress.clone())
+        };
         let movers = BySide { local: mover(Side::Local), peer: mover(Side::Peer) };
         let job = Self {
             options,
@@ -140,6 +144,7 @@ impl Job {
             gaps: Vec::new(),
             first_pass: None,
             passes: 0,
+            started: clock::now(),
             spec,
         };
         (job, view)
@@ -215,8 +220,10 @@ impl Job {
         for side in Side::BOTH {
             self.movers[side].new_in_pass = 0;
         }
-        let requests = self.spec.filter.narrow_kinds([kind::DELETION, kind::VANISH]);
-        let all = Some(self.spec.filter.clone());
+        // `None` when the relative times of the filter have come to exclude each other: nothing
+        // can match, and nothing is missing.
+        let all = self.spec.filter_at(self.started);
+        let requests = all.as_ref().and_then(|all| all.narrow_kinds([kind::DELETION, kind::VANISH]));
         let steps = if self.options.dry_run || requests == all { vec![all] } else { vec![requests, all] };
         for step in steps.into_iter().flatten() {
             for part in parts(step) {

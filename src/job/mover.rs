@@ -15,7 +15,7 @@ use super::progress::Progress;
 use crate::clock;
 use crate::job_spec::{JobSpec, Side};
 use crate::nostr::EventId;
-use crate::outcome::{Outcome, ParkReason};
+use crate::outcome::{BySide, Outcome, ParkReason};
 use crate::relay::{Fault, Link, RelayError};
 use crate::transfer::check::{Checked, Policy};
 use crate::transfer::{self, Action, BatchId, Transfer, TransferLimits};
@@ -56,16 +56,15 @@ impl Mover {
     pub(super) fn new(
         holder: Side,
         spec: &Arc<JobSpec>,
-        links: &[Link; 2],
+        links: &BySide<Link>,
         wanted: bool,
         memory: Memory,
         progress: watch::Sender<Progress>,
     ) -> Self {
-        let link = |side| links[usize::from(side == Side::Peer)].clone();
         Self {
             holder,
-            source: link(holder),
-            destination: link(holder.other()),
+            source: links[holder].clone(),
+            destination: links[holder.other()].clone(),
             spec: spec.clone(),
             wanted,
             memory,
@@ -199,7 +198,7 @@ impl Mover {
     }
 
     /// Writes down what is not to be tried again.
-    async fn park(&mut self) {
+    pub(super) async fn park(&mut self) {
         if !self.to_park.is_empty() {
             let facts = std::mem::take(&mut self.to_park);
             self.memory.park(self.source.relay().url(), self.destination.relay().url(), facts).await;
@@ -213,7 +212,8 @@ async fn fetch(source: Link, guard: Arc<Guard>, policy: Arc<Policy>, batch: Batc
     let (listing, mut requests) = try_join(source.fetch(&ids), guard.naming(&ids)).await?;
     guard.about(&listing.events, &mut requests).await?;
     let bodies = listing.events.len() as u64;
-    let mut checked: Vec<Checked> = listing.invalid.into_iter().filter(|id| ids.contains(id)).map(transfer::invalid).collect();
+    let mut checked: Vec<Checked> =
+        listing.invalid.into_iter().filter(|id| ids.contains(id)).map(transfer::invalid).collect();
     let events = listing.events;
     let looked_at = tokio::task::spawn_blocking(move || {
         events.iter().map(|event| policy.check(event, &requests)).collect::<Vec<_>>()

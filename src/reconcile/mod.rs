@@ -160,3 +160,25 @@ pub enum ReconcileError {
     #[error("the inventory: {0}")]
     Inventory(String),
 }
+
+impl ReconcileError {
+    /// The side at fault, where it is one side's.
+    #[must_use]
+    pub const fn side(&self) -> Option<Side> {
+        match self {
+            Self::Refused { side, .. }
+            | Self::Restricted { side, .. }
+            | Self::Exchange { side, .. }
+            | Self::Listing { side, .. }
+            | Self::TooDense { side, .. }
+            | Self::Unasked { side } => Some(*side),
+            Self::Inventory(_) => None,
+        }
+    }
+
+    /// Whether it takes a person to change it: asking again will not.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Restricted { .. })
+    }
+}

@@ -56,9 +56,8 @@ impl Client {
                 }
             }
         };
-        let message: Option<Value> = tokio::time::timeout(PATIENCE, next)
-            .await
-            .unwrap_or_else(|_| panic!("{} does not answer", self.url));
+        let message: Option<Value> =
+            tokio::time::timeout(PATIENCE, next).await.unwrap_or_else(|_| panic!("{} does not answer", self.url));
         if let Some(["AUTH", challenge]) = message.as_ref().and_then(words).as_deref() {
             self.challenge = Some((*challenge).to_owned());
         }

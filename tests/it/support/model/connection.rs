@@ -293,11 +293,8 @@ impl Connection {
         }
         if let Some(max) = quirks.neg_max_sync.filter(|max| count > *max) {
             let text = "blocked: too many query results";
-            let refusal = if quirks.neg_says_max {
-                json!(["NEG-ERR", name, text, max])
-            } else {
-                json!(["NEG-ERR", name, text])
-            };
+            let refusal =
+                if quirks.neg_says_max { json!(["NEG-ERR", name, text, max]) } else { json!(["NEG-ERR", name, text]) };
             return self.send(refusal).await;
         }
         storage.seal().unwrap();
