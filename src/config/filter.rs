@@ -38,10 +38,10 @@ pub(super) fn read(
             _ => value.clone(),
         };
         // Alone, so that a fault in one key does not hide the next one's.
-        if let Err(error) = Filter::from_value(&json!({key.as_str(): value})) {
-            if findings.is_clean(&at) {
-                findings.error(&at, explain(error));
-            }
+        if let Err(error) = Filter::from_value(&json!({key.as_str(): value}))
+            && findings.is_clean(&at)
+        {
+            findings.error(&at, explain(error));
         }
         meant.insert(key.clone(), value);
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::file::{KEY_IN_FILE, holds_secret};
 use super::spans::{Place, Spans};
 
 /// The keys that lead to a value, such as `peers[0].filters[1].#p`. The empty path is the file.
@@ -158,6 +159,9 @@ impl<'a> Findings<'a> {
     }
 
     fn finding(&self, place: Place, at: &Path, message: String) -> Finding {
-        Finding { file: self.file.to_owned(), line: place.line, column: place.column, path: at.0.clone(), message }
+        // A key of a mapping, or a name, can be a secret too: these two texts are all that is shown.
+        let path = if holds_secret(&at.0) { String::new() } else { at.0.clone() };
+        let message = if holds_secret(&message) { KEY_IN_FILE.to_owned() } else { message };
+        Finding { file: self.file.to_owned(), line: place.line, column: place.column, path, message }
     }
 }

@@ -258,7 +258,13 @@ fn a_secret_is_refused_and_not_repeated() {
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(!lower.contains(&NSEC[5..]) && !lower.contains(HEX), "{said}");
     }
-    for broken in [format!("{NSEC}: ["), format!("a: !{NSEC} 1"), format!("*{NSEC}"), format!("? [{NSEC}]\n: 1")] {
+    for broken in [
+        format!("{NSEC}: ["),
+        format!("{NSEC}: 1\n{NSEC}: {{{NSEC}: 1}}"),
+        format!("a: !{NSEC} 1"),
+        format!("*{NSEC}"),
+        format!("? [{NSEC}]\n: 1"),
+    ] {
         assert!(!errors(&broken).contains(&NSEC[5..]), "{}", errors(&broken));
     }
     let url = format!("{LOCAL}peers: [{{name: a, url: '{NSEC}:x', direction: pull, filters: [{{kinds: [1]}}]}}]");
@@ -371,6 +377,12 @@ fn schedules_that_contradict_themselves_are_refused() {
     assert!(said("schedule: {cron: '* * * *'}").contains("schedule.cron: expected five fields"));
     assert!(said("schedule: {every: 0s}").contains("schedule.every: expected a time span above 0"));
     assert!(said("schedule: manuel").contains("did you mean `manual`?"));
+    for schedule in ["manual", "{manual}", "{manual: true}"] {
+        let (config, _) = load(&format!(
+            "{LOCAL}peers: [{{name: a, url: 'wss://a', direction: pull, schedule: {schedule}, filters: [kinds: [1]]}}]"
+        ));
+        assert_eq!(config.jobs[0].schedule.when, When::Manual);
+    }
     assert!(said("retry: {base: 2h}").contains("`base` is longer than `cap`"));
 }
 
