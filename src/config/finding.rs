@@ -134,6 +134,13 @@ impl<'a> Findings<'a> {
         text.parse().map_err(|error: T::Err| self.error(at, error.to_string())).ok()
     }
 
+    /// Notes a name that would not show as one.
+    pub fn check_name(&mut self, at: &Path, name: &str) {
+        if name.is_empty() || name.chars().any(char::is_control) {
+            self.error(at, "expected a name of one line");
+        }
+    }
+
     /// Reads a time span that is not 0, such as `5m`.
     pub fn duration(&mut self, at: &Path, text: &str) -> Option<Duration> {
         match humantime::parse_duration(text) {
