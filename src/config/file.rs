@@ -9,24 +9,29 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use crate::job_spec::{Direction, StrategyChoice};
 
 /// Keys that people try, and why they are not there.
-pub(super) const REFUSED_KEYS: [(&str, &str); 6] = [
+pub(super) const REFUSED_KEYS: [(&str, &str); 5] = [
     ("limit", "`limit` cannot be used: a comparison covers all matching events"),
     ("search", "`search` cannot be used: a comparison needs a filter that every relay reads alike"),
     ("secret_key", KEY_IN_FILE),
     ("private_key", KEY_IN_FILE),
     ("nsec", KEY_IN_FILE),
-    ("key", KEY_IN_FILE),
 ];
 
 /// What is said of a secret key in the file, never repeating it.
 pub(super) const KEY_IN_FILE: &str = "a secret key has no place in this file: \
     name its place with `secret_key_file`, `secret_key_env` or `secret_key_credential`";
+
+/// Whether a bech32 secret key is in a text.
+pub(super) fn holds_secret(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    text.contains("nsec1") || text.contains("ncryptsec1")
+}
 
 /// The keys of single-letter tags in a filter, as a regular expression for editors.
 const TAG_KEYS: &str = "^#[A-Za-z]$";
@@ -39,6 +44,7 @@ pub(super) fn is_tag_key(key: &str) -> bool {
 /// Tieline's config file: a local relay, its peers, and what is kept in step with each.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(title = "peers.yaml")]
 pub(super) struct File {
     /// The relay that this process runs beside.
     #[schemars(required)]
@@ -244,10 +250,17 @@ pub(super) struct ScheduleParts {
     pub every: Option<String>,
     /// A cron expression of five fields, in UTC.
     pub cron: Option<String>,
-    /// Only when asked for on the command line. Default: false.
-    pub manual: Option<bool>,
+    /// Only when asked for on the command line. The word alone says yes. Default: false.
+    #[serde(default, deserialize_with = "yes_if_bare")]
+    #[schemars(with = "Option<bool>")]
+    pub manual: bool,
     /// How far before the last complete run a side without negentropy is listed. Default: 1d.
     pub overlap: Option<String>,
+}
+
+/// `{manual}` is a mapping whose key has no value.
+fn yes_if_bare<'de, D: Deserializer<'de>>(value: D) -> Result<bool, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or(true))
 }
 
 /// What a job may use.

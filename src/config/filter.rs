@@ -38,10 +38,10 @@ pub(super) fn read(
             _ => value.clone(),
         };
         // Alone, so that a fault in one key does not hide the next one's.
-        if let Err(error) = Filter::from_value(&json!({key.as_str(): value})) {
-            if findings.is_clean(&at) {
-                findings.error(&at, explain(error));
-            }
+        if let Err(error) = Filter::from_value(&json!({key.as_str(): value}))
+            && findings.is_clean(&at)
+        {
+            findings.error(&at, explain(error));
         }
         meant.insert(key.clone(), value);
     }
@@ -125,5 +125,66 @@ fn explain(error: FilterError) -> String {
                 .to_owned()
         }
         error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::filter_from_json;
+
+    const NOW: Timestamp = 1_800_000_000;
+    const HEX: &str = "7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e";
+    const NPUB: &str = "npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg";
+
+    #[test]
+    fn filters_are_read_leniently() {
+        let read = |text: &str| {
+            let (filter, relative) = filter_from_json(text, NOW).unwrap_or_else(|errors| panic!("{errors}"));
+            (filter.to_string(), relative)
+        };
+        let fixed = RelativeTime::default();
+        let note = "note10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qnx3ujq";
+        for key in ["authors", "#p", "#P"] {
+            let tag = format!(r#"{{"{key}":["{HEX}"]}}"#);
+            assert_eq!(read(&format!(r#"{{"{key}": ["{NPUB}"]}}"#)), (tag.clone(), fixed));
+            assert_eq!(read(&format!(r#"{{"{key}": ["{}"]}}"#, HEX.to_uppercase())), (tag, fixed));
+        }
+        for key in ["ids", "#e", "#E", "#q"] {
+            assert_eq!(read(&format!(r#"{{"{key}":["{note}"]}}"#)), (format!(r#"{{"{key}":["{HEX}"]}}"#), fixed));
+        }
+        let ago = RelativeTime { since: Some(2_592_000), until: Some(3600) };
+        assert_eq!(
+            read(r#"{"since":"-30d","until":"-1h"}"#),
+            (format!(r#"{{"since":{},"until":{}}}"#, NOW - 2_592_000, NOW - 3600), ago)
+        );
+        for time in ["2001-09-09T01:46:40Z", "2001-09-09 01:46:40"] {
+            assert_eq!(read(&format!(r#"{{"since":"{time}"}}"#)), (r#"{"since":1000000000}"#.to_owned(), fixed));
+        }
+        assert_eq!(read(r#"{"until":"2001-09-09"}"#), (r#"{"until":999993600}"#.to_owned(), fixed));
+        assert_eq!(
+            filter_from_json(
+                &format!(r##"{{"kinds":[1],"authors":["{note}"],"#e":["x"],"kidns":1,"#a":["{NPUB}"]}}"##),
+                NOW
+            )
+            .unwrap_err()
+            .to_string(),
+            "\
+--filter:1:25: authors[0]: expected a public key: 64 hex digits, npub1… or nprofile1…
+--filter:1:98: #e[0]: expected an event id: 64 hex digits, note1… or nevent1…
+--filter:1:103: kidns: unknown key `kidns`, did you mean `kinds`?
+--filter:1:119: #a[0]: this NIP-19 name stands for something else than this tag holds"
+        );
+    }
+
+    #[test]
+    fn an_address_stands_for_its_name() {
+        use nostr::nips::nip19::ToBech32;
+        let address = format!("30617:{HEX}:a:b");
+        let author = nostr::key::PublicKey::from_hex(HEX).unwrap();
+        let name = nostr::nips::nip01::Coordinate::new(30617.into(), author).identifier("a:b");
+        let name = nostr::nips::nip19::Nip19Coordinate::new(name, []).to_bech32().unwrap();
+        let (filter, _) = filter_from_json(&format!(r##"{{"#a":["{name}"]}}"##), NOW).unwrap();
+        assert_eq!(filter.to_string(), format!(r##"{{"#a":["{address}"]}}"##));
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::file::{KEY_IN_FILE, holds_secret};
 use super::spans::{Place, Spans};
 
 /// The keys that lead to a value, such as `peers[0].filters[1].#p`. The empty path is the file.
@@ -133,6 +134,13 @@ impl<'a> Findings<'a> {
         text.parse().map_err(|error: T::Err| self.error(at, error.to_string())).ok()
     }
 
+    /// Notes a name that would not show as one.
+    pub fn check_name(&mut self, at: &Path, name: &str) {
+        if name.is_empty() || name.chars().any(char::is_control) {
+            self.error(at, "expected a name of one line");
+        }
+    }
+
     /// Reads a time span that is not 0, such as `5m`.
     pub fn duration(&mut self, at: &Path, text: &str) -> Option<Duration> {
         match humantime::parse_duration(text) {
@@ -158,6 +166,9 @@ impl<'a> Findings<'a> {
     }
 
     fn finding(&self, place: Place, at: &Path, message: String) -> Finding {
-        Finding { file: self.file.to_owned(), line: place.line, column: place.column, path: at.0.clone(), message }
+        // A key of a mapping, or a name, can be a secret too: these two texts are all that is shown.
+        let path = if holds_secret(&at.0) { String::new() } else { at.0.clone() };
+        let message = if holds_secret(&message) { KEY_IN_FILE.to_owned() } else { message };
+        Finding { file: self.file.to_owned(), line: place.line, column: place.column, path, message }
     }
 }

@@ -108,9 +108,8 @@ pub(super) fn read(
     for (index, entry) in entries.iter().enumerate() {
         let at = at.index(index);
         let name = entry.name.clone().unwrap_or_else(|| format!("filter-{}", index + 1));
-        if name.is_empty() || name.chars().any(char::is_control) {
-            findings.error(&at.key("name"), "expected a name of one line");
-        } else if !names.insert(name.clone()) {
+        findings.check_name(&at.key("name"), &name);
+        if !names.insert(name.clone()) {
             findings.error(&at.key("name"), "this peer has another filter of that name");
         }
         let options = JobOptions::read(&entry.job, now, &at, findings).over(options);

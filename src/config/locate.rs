@@ -33,3 +33,16 @@ pub fn find_file(explicit: Option<PathBuf>) -> Result<PathBuf, NoConfigFile> {
 fn shown(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_file_is_taken_as_it_is() {
+        let path = PathBuf::from("/no/such/file.yaml");
+        assert_eq!(find_file(Some(path.clone())), Ok(path));
+        let none = NoConfigFile(vec!["./peers.yaml".into(), "/etc/tieline/peers.yaml".into()]);
+        assert!(none.to_string().ends_with("there is none at ./peers.yaml or /etc/tieline/peers.yaml"));
+    }
+}

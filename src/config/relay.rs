@@ -146,9 +146,7 @@ impl RelayOptions {
             findings.error(&at.key("retry"), "`base` is longer than `cap`, the longest wait");
         }
         let (url, name) = (url.and_then(|url| findings.parse(&at.key("url"), &url)), name?);
-        if name.is_empty() || name.chars().any(char::is_control) {
-            findings.error(&at.key("name"), "expected a name of one line");
-        }
+        findings.check_name(&at.key("name"), &name);
         Some(RelaySettings { name, url: url?, auth: self.auth, ca_file: self.ca_file, proxy: self.proxy, retry })
     }
 }

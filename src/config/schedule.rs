@@ -66,14 +66,14 @@ impl ScheduleOptions {
         let at_schedule = at.key("schedule");
         let parts = match &written.schedule {
             None => &ScheduleParts::default(),
-            Some(Written::Word(_)) => &ScheduleParts { manual: Some(true), ..ScheduleParts::default() },
+            Some(Written::Word(_)) => &ScheduleParts { manual: true, ..ScheduleParts::default() },
             Some(Written::Parts(parts)) => parts,
         };
         let given = [
             written.interval_seconds.map(|seconds| Some(When::Every(Duration::from_secs(seconds.get())))),
             parts.every.as_ref().map(|text| findings.duration(&at_schedule.key("every"), text).map(When::Every)),
             parts.cron.as_ref().map(|text| findings.parse(&at_schedule.key("cron"), text).map(When::Cron)),
-            (parts.manual == Some(true)).then_some(Some(When::Manual)),
+            parts.manual.then_some(Some(When::Manual)),
         ];
         let mut given = given.into_iter().flatten();
         let when = given.next().flatten();

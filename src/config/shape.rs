@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::file::{KEY_IN_FILE, REFUSED_KEYS, is_tag_key};
+use super::file::{KEY_IN_FILE, REFUSED_KEYS, holds_secret, is_tag_key};
 use super::finding::{Findings, Path};
 
 /// Checks a value and what is in it; false when it does not fit and was noted.
@@ -86,12 +86,6 @@ fn nearest<'w>(text: &str, words: impl Iterator<Item = &'w String>) -> Option<&'
         .filter(|(distance, word)| distance * 3 <= word.len().max(3))
         .min()
         .map(|(_, word)| word)
-}
-
-/// A bech32 secret key, in any place.
-fn holds_secret(text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
-    text.contains("nsec1") || text.contains("ncryptsec1")
 }
 
 /// The alternatives of a schema, one level deep or more.
