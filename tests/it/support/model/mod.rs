@@ -174,7 +174,8 @@ async fn serve_info(mut stream: TcpStream, shared: Arc<Shared>) {
         Info::None => return,
     };
     let length = body.len();
-    let head = format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close\r\n");
+    let head =
+        format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close\r\n");
     // The client may be gone.
     let _ = stream.write_all(format!("{head}\r\n{body}").as_bytes()).await;
     let _ = stream.shutdown().await;
