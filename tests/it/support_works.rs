@@ -353,6 +353,16 @@ mod model {
             assert_eq!(client.receive().await.unwrap(), json!(["NEG-ERR", "n", "auth-required: say who you are"]));
         }
         assert_eq!(challenges.len(), 2);
+
+        relay.change(|quirks| quirks.auth = Auth { in_vain: true, closes_neg: true, ..Auth::required() });
+        let mut client = Client::connect(relay.url()).await;
+        let refusal = json!(["CLOSED", "n", "auth-required: say who you are"]);
+        let challenge = neg_open(&mut client).await.unwrap();
+        assert_eq!(client.receive().await, Some(refusal.clone()));
+        let auth = Client::author().auth(relay.url(), challenge[1].as_str().unwrap());
+        client.send_text(&format!(r#"["AUTH",{}]"#, auth.json)).await;
+        assert_eq!(client.receive().await, Some(json!(["OK", auth.id, true, ""])));
+        assert_eq!(neg_open(&mut client).await, Some(refusal));
     }
 
     #[tokio::test]

@@ -284,7 +284,7 @@ impl Connection {
             && event.tag_values("relay").any(|url| url.trim_end_matches('/') == self.shared.url)
             && names("challenge", self.challenge.as_deref());
         if right && !quirks.auth.never_satisfied {
-            self.authenticated = true;
+            self.authenticated = !quirks.auth.in_vain;
             self.send(json!(["OK", event.id, true, ""])).await
         } else {
             self.send(json!(["OK", event.id, false, "restricted: not the answer to the challenge"])).await
@@ -302,7 +302,8 @@ impl Connection {
         }
         if quirks.auth.for_neg && !self.authenticated {
             self.challenge(quirks.auth.rotates).await?;
-            return self.send(json!(["NEG-ERR", name, "auth-required: say who you are"])).await;
+            let verb = if quirks.auth.closes_neg { "CLOSED" } else { "NEG-ERR" };
+            return self.send(json!([verb, name, "auth-required: say who you are"])).await;
         }
         let Some(filter) = Filter::read(filter) else {
             return self.send(json!(["NEG-ERR", name, "error: cannot read the filter"])).await;

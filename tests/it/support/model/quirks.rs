@@ -1,7 +1,6 @@
 //! What the scripted relay does differently from a good one.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,6 +115,10 @@ pub struct Auth {
     pub rotates: bool,
     /// Refuses every AUTH.
     pub never_satisfied: bool,
+    /// Accepts every AUTH, and goes on asking for one.
+    pub in_vain: bool,
+    /// Refuses NEG-OPEN with CLOSED instead of NEG-ERR.
+    pub closes_neg: bool,
 }
 
 impl Auth {
@@ -155,11 +158,5 @@ pub enum Info {
 impl Default for Info {
     fn default() -> Self {
         Self::Document(json!({"name": "model", "supported_nips": [1, 9, 11, 42, 77]}))
-    }
-}
-
-impl fmt::Debug for Quirks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Quirks")
     }
 }
