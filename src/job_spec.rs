@@ -4,9 +4,10 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::nostr::{Filter, RelayUrl};
+use crate::nostr::{Filter, RelayUrl, Timestamp};
 
 /// One of the two relays of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,6 +143,16 @@ impl Default for Limits {
     }
 }
 
+/// The times of a filter that were written relative to the present, in seconds before it. The
+/// filter itself holds what they came to when it was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RelativeTime {
+    /// Of `since`; `None` when it is missing or fixed.
+    pub since: Option<u64>,
+    /// Of `until`; `None` when it is missing or fixed.
+    pub until: Option<u64>,
+}
+
 /// A job: the unit of scheduling, status and failure.
 #[derive(Clone, Debug)]
 pub struct JobSpec {
@@ -155,6 +166,8 @@ pub struct JobSpec {
     pub peer_url: RelayUrl,
     /// What is kept in step.
     pub filter: Filter,
+    /// Which times of the filter move with the present.
+    pub relative: RelativeTime,
     /// Which way.
     pub direction: Direction,
     /// How the difference is found.
@@ -170,7 +183,8 @@ pub struct JobSpec {
 pub struct JobKey([u8; 16]);
 
 impl JobSpec {
-    /// Its key. Names, limits and the strategy may change without its being another job.
+    /// Its key. Names, limits and the strategy may change without its being another job, and a
+    /// relative time counts as it was written: the key is the same at every start.
     #[must_use]
     pub fn key(&self) -> JobKey {
         let mut hash = Sha256::new();
@@ -180,7 +194,7 @@ impl JobSpec {
         };
         part(self.local_url.as_str());
         part(self.peer_url.as_str());
-        part(&self.filter.to_string());
+        part(&self.filter_with(|ago| format!("-{ago}s").into()).to_string());
         part(self.direction.as_str());
         for exclude in &self.exclude {
             part(&exclude.to_string());
@@ -189,6 +203,24 @@ impl JobSpec {
         let mut key = [0; 16];
         key.copy_from_slice(&digest[..16]);
         JobKey(key)
+    }
+
+    /// The filter with its relative times counted from `now`; `None` when no second is left
+    /// between them.
+    #[must_use]
+    pub fn filter_at(&self, now: Timestamp) -> Option<Filter> {
+        // The rest was a filter before: only its two times can be out of order now.
+        Filter::from_value(&self.filter_with(|ago| now.saturating_sub(ago).into())).ok()
+    }
+
+    fn filter_with(&self, time: impl Fn(u64) -> Value) -> Value {
+        let mut filter = self.filter.to_value(None);
+        for (key, ago) in [("since", self.relative.since), ("until", self.relative.until)] {
+            if let Some(ago) = ago {
+                filter[key] = time(ago);
+            }
+        }
+        filter
     }
 
     /// The URL of a side.
@@ -210,5 +242,43 @@ impl fmt::Display for JobKey {
 impl fmt::Display for JobSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{} ({})", self.peer, self.name, self.direction)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(filter: &str, relative: RelativeTime) -> JobSpec {
+        JobSpec {
+            peer: "p".into(),
+            name: "f".into(),
+            local_url: "ws://127.0.0.1:7777".parse().unwrap(),
+            peer_url: "wss://h".parse().unwrap(),
+            filter: filter.parse().unwrap(),
+            relative,
+            direction: Direction::Pull,
+            strategy: StrategyChoice::Auto,
+            exclude: Vec::new(),
+            limits: Limits::default(),
+        }
+    }
+
+    #[test]
+    fn a_relative_time_is_in_the_key_as_written() {
+        let relative = RelativeTime { since: Some(50), until: None };
+        let (today, tomorrow) = (job(r#"{"since":50}"#, relative), job(r#"{"since":60}"#, relative));
+        assert_eq!(today.key(), tomorrow.key());
+        assert_ne!(today.key(), job(r#"{"since":50}"#, RelativeTime::default()).key());
+        assert_ne!(today.key(), job(r#"{"since":50}"#, RelativeTime { since: Some(40), until: None }).key());
+    }
+
+    #[test]
+    fn relative_times_move_with_the_present() {
+        let both = job(r#"{"since":50,"until":90}"#, RelativeTime { since: Some(50), until: Some(10) });
+        assert_eq!(both.filter_at(200).unwrap().to_string(), r#"{"since":150,"until":190}"#);
+        let one = job(r#"{"since":50,"until":90}"#, RelativeTime { since: Some(50), until: None });
+        assert_eq!(one.filter_at(140).unwrap().to_string(), r#"{"since":90,"until":90}"#);
+        assert_eq!(one.filter_at(141), None);
     }
 }

@@ -1,5 +1,41 @@
-//! Keeps Nostr relays in sync, exactly.
+//! Tieline keeps Nostr relays in sync, exactly: it works out per filter what each of two relays
+//! lacks, and moves those events with REQ and EVENT, over WebSocket alone.
+//!
+//! # Layout
+//!
+//! Arrows point down only (`tests/it/layering.rs` holds them).
+//!
+//! Entry:
+//! - [`cli`]: arguments, commands, exit codes, tables.
+//! - [`app`]: puts the parts together, from settings to relays that can be used.
+//!
+//! Drivers, one task each:
+//! - [`job`]: runs one job, pass after pass, until a pass finds nothing new.
+//!
+//! Edges, all other I/O:
+//! - [`relay`]: one connection per relay; ask, publish, reconcile.
+//! - [`state`]: what is remembered from run to run (SQLite), and the lock per job.
+//! - [`clock`]: the clocks.
+//!
+//! Machines, pure:
+//! - [`reconcile`]: which ids are on one side only.
+//! - [`transfer`]: ids in, one outcome per id out.
+//!
+//! Vocabulary:
+//! - [`config`]: the config file, as written and as meant.
+//! - [`job_spec`]: what a job is.
+//! - [`outcome`]: one outcome per id, and the report that adds up.
+//! - [`nostr`]: event, filter, relay message, reason, URL.
+
+pub mod app;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod job;
 pub mod job_spec;
 pub mod nostr;
 pub mod outcome;
 pub mod reconcile;
+pub mod relay;
+pub mod state;
+pub mod transfer;

@@ -1,3 +1,5 @@
 //! The `tieline` program.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    tieline::cli::run(std::env::args_os())
+}

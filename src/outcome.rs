@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::job_spec::{Direction, Side};
+use crate::job_spec::{Direction, JobSpec, Side};
 use crate::nostr::{Prefix, Timestamp};
 
 /// Why an event was not offered to the other relay.
@@ -65,6 +65,8 @@ pub enum Outcome {
     Vanished,
     /// It could not be moved this time; a later pass tries again.
     Failed,
+    /// The destination acknowledged it, more than once, and does not serve it.
+    NotServed,
     /// The job's direction does not move it.
     NotWanted,
     /// It was known before the run that it cannot be moved for now.
@@ -100,7 +102,7 @@ impl ParkReason {
             Self::Refused(Prefix::Duplicate | Prefix::Replaced | Prefix::Deleted | Prefix::Invalid) => 30 * DAY,
             Self::Refused(_) | Self::NotServed => 7 * DAY,
             Self::Hidden(_) | Self::Early => 30 * MINUTE,
-            // The log of a limit or of a key may change; what the event says will not.
+            // A limit, a key or a rule of ours may change; what the event says will not.
             Self::Skipped(Skip::Protected | Skip::TooLarge | Skip::Excluded) => 7 * DAY,
             Self::Skipped(_) => 30 * DAY,
             Self::Vanished => DAY,
@@ -154,6 +156,7 @@ impl Moved {
             Outcome::Skipped(skip) => *self.skipped.entry(skip.as_str()).or_default() += 1,
             Outcome::Vanished => self.vanished += 1,
             Outcome::Failed => self.failed += 1,
+            Outcome::NotServed => *self.refused.entry("not-served").or_default() += 1,
             Outcome::NotWanted => self.not_wanted += 1,
             Outcome::Parked => self.parked += 1,
         }
@@ -290,6 +293,34 @@ pub struct Report {
     /// On a dry run with `--ids`: what each side has alone.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub ids: Option<Ids>,
+}
+
+impl Report {
+    /// Of a run that did not begin.
+    #[must_use]
+    pub fn unstarted(spec: &JobSpec, outcome: Ending, error: String) -> Self {
+        Self {
+            peer: spec.peer.clone(),
+            filter: spec.name.clone(),
+            direction: spec.direction,
+            strategy: None,
+            outcome,
+            passes: 0,
+            local_only: 0,
+            peer_only: 0,
+            downloaded: Moved::default(),
+            uploaded: Moved::default(),
+            parked: 0,
+            gaps: Vec::new(),
+            negentropy_rounds: 0,
+            bytes_sent: BySide::default(),
+            bytes_received: BySide::default(),
+            bodies_received: 0,
+            duration_ms: 0,
+            error: Some(error),
+            ids: None,
+        }
+    }
 }
 
 /// The difference itself.

@@ -100,8 +100,13 @@ hex32! {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
     /// Not the JSON of an event.
-    #[error("not an event: {0}")]
-    Malformed(String),
+    #[error("not an event: {what}")]
+    Malformed {
+        /// The id it claims, where that can be read.
+        id: Option<EventId>,
+        /// What is wrong.
+        what: String,
+    },
     /// Its id is not the hash of its content.
     #[error("the id {0} is not the hash of the event")]
     WrongId(EventId),
@@ -130,7 +135,7 @@ impl Event {
     /// # Errors
     /// When the text is no event, or names itself wrongly.
     pub fn parse(raw: &str) -> Result<Self, EventError> {
-        let inner = nostr::event::Event::from_json(raw).map_err(|error| EventError::Malformed(error.to_string()))?;
+        let inner = nostr::event::Event::from_json(raw).map_err(|error| malformed(raw, &error))?;
         let event = Self { raw: raw.into(), inner };
         if event.inner.verify_id() { Ok(event) } else { Err(EventError::WrongId(event.id())) }
     }
@@ -206,6 +211,16 @@ impl Event {
     pub fn verify_signature(&self) -> Validity {
         if self.inner.verify_signature() { Validity::Valid } else { Validity::WrongSignature }
     }
+}
+
+fn malformed(raw: &str, error: &impl fmt::Display) -> EventError {
+    #[derive(serde::Deserialize)]
+    struct Claim<'a> {
+        #[serde(borrow)]
+        id: std::borrow::Cow<'a, str>,
+    }
+    let id = serde_json::from_str::<Claim<'_>>(raw).ok().and_then(|claim| claim.id.parse().ok());
+    EventError::Malformed { id, what: error.to_string() }
 }
 
 impl fmt::Debug for Event {

@@ -123,6 +123,12 @@ impl Filter {
         Self { ids: Some(ids.into_iter().collect()), ..Self::default() }
     }
 
+    /// All events of one kind.
+    #[must_use]
+    pub fn of_kind(kind: u16) -> Self {
+        Self { kinds: Some(BTreeSet::from([kind])), ..Self::default() }
+    }
+
     /// Narrowed to these kinds; `None` when no kind is left.
     #[must_use]
     pub fn narrow_kinds(&self, kinds: impl IntoIterator<Item = u16>) -> Option<Self> {

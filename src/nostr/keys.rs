@@ -31,11 +31,11 @@ impl Keys {
         PublicKey::new(*self.0.public_key().as_bytes())
     }
 
-    /// The signed kind 22242 event that answers a challenge (NIP-42), as JSON.
+    /// The signed kind 22242 event that answers a challenge (NIP-42): its id and its JSON.
     ///
     /// # Errors
     /// When the key cannot sign.
-    pub fn sign_auth(&self, relay: &str, challenge: &str, now: Timestamp) -> Result<String, KeysError> {
+    pub fn sign_auth(&self, relay: &str, challenge: &str, now: Timestamp) -> Result<(EventId, String), KeysError> {
         let tags = [["relay", relay], ["challenge", challenge]];
         let tags = tags.into_iter().filter_map(|tag| nostr::event::Tag::parse(tag).ok());
         let event = nostr::event::EventBuilder::new(nostr::event::Kind::from_u16(kind::AUTH), "")
@@ -43,7 +43,7 @@ impl Keys {
             .custom_created_at(nostr::types::Timestamp::from_secs(now))
             .finalize(&self.0)
             .map_err(|_| KeysError)?;
-        Ok(event.as_json())
+        Ok((EventId::new(*event.id.as_bytes()), event.as_json()))
     }
 }
 
@@ -95,8 +95,9 @@ mod tests {
     #[test]
     fn an_auth_answer_names_relay_and_challenge() {
         let keys = Keys::parse(&"01".repeat(32)).unwrap();
-        let event = keys.sign_auth("wss://h", "c4", 1_700_000_000).unwrap();
+        let (id, event) = keys.sign_auth("wss://h", "c4", 1_700_000_000).unwrap();
         let event = crate::nostr::Event::parse(&event).unwrap();
+        assert_eq!(event.id(), id);
         assert_eq!(event.kind(), kind::AUTH);
         assert_eq!(event.pubkey(), keys.public_key());
         assert_eq!(event.tag_values("relay").collect::<Vec<_>>(), ["wss://h"]);

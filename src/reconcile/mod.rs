@@ -2,8 +2,28 @@
 //!
 //! Pure: questions go out, answers come in; no socket, no clock, no randomness.
 
+mod chunk;
+mod inventory;
+mod ledger;
+mod lists;
+mod mediated;
+mod message;
+mod paged;
+mod pager;
+mod reconciliation;
+mod strategy;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+pub use mediated::ExchangeError;
+pub use message::MessageError;
+pub use pager::{DenseSecond, PageSize, Pager, PagerError};
+pub use reconciliation::{Reconciliation, Setup};
+
 use crate::job_spec::Side;
-use crate::nostr::{EoseHint, EventId, Filter, NegRefusal, Timestamp};
+use crate::nostr::{EoseHint, EventId, Filter, NegRefusal, PeerText, Timestamp};
 
 /// Finds the difference between two relays, whichever way. It knows nothing of directions or of
 /// transfer.
@@ -98,4 +118,67 @@ pub enum ReconcileError {
         /// What was forced.
         strategy: &'static str,
     },
+    /// A side does not serve the filter to us: a person has to act.
+    #[error("the {side} relay does not serve this filter ({text})")]
+    Restricted {
+        /// The side that refused.
+        side: Side,
+        /// What it said.
+        text: PeerText,
+    },
+    /// A NIP-77 answer that cannot be one.
+    #[error("the {side} relay: {error}")]
+    Exchange {
+        /// The side that sent it.
+        side: Side,
+        /// What is wrong.
+        error: ExchangeError,
+    },
+    /// A relay that cannot be listed.
+    #[error("the {side} relay: {error}")]
+    Listing {
+        /// The side that was listed.
+        side: Side,
+        /// What is wrong.
+        error: PagerError,
+    },
+    /// One second holds more ids than may be held at once.
+    #[error("the {side} relay lists more events in second {second} than `inventory_events` allows for")]
+    TooDense {
+        /// The side that was listed.
+        side: Side,
+        /// The second.
+        second: Timestamp,
+    },
+    /// An answer that nothing was asked for, or to another kind of question.
+    #[error("the {side} relay: an answer that nothing was asked for")]
+    Unasked {
+        /// The side that sent it.
+        side: Side,
+    },
+    /// The listed ids could not be put in order.
+    #[error("the inventory: {0}")]
+    Inventory(String),
+}
+
+impl ReconcileError {
+    /// The side at fault, where it is one side's.
+    #[must_use]
+    pub const fn side(&self) -> Option<Side> {
+        match self {
+            Self::Refused { side, .. }
+            | Self::Restricted { side, .. }
+            | Self::Exchange { side, .. }
+            | Self::Listing { side, .. }
+            | Self::TooDense { side, .. }
+            | Self::Unasked { side } => Some(*side),
+            Self::Inventory(_) => None,
+        }
+    }
+
+    /// Whether it takes a person to change it: asking again will not.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Restricted { .. })
+    }
 }

@@ -1,0 +1,138 @@
+//! What has become, so far in this run, of each id that was found missing in one direction.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use crate::nostr::EventId;
+use crate::outcome::{Moved, Outcome};
+
+/// How often an event may be acknowledged and found missing again before it counts as not
+/// served: the second time shows that it was no accident of the first.
+const ACKNOWLEDGEMENTS: u8 = 2;
+
+#[derive(Clone, Copy, Debug)]
+struct Fate {
+    /// `None` while it is under way.
+    outcome: Option<Outcome>,
+    /// The pass that last found it.
+    pass: u32,
+    acknowledged: u8,
+}
+
+/// What to do with an id that was found missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// For the first time in this run.
+    New,
+    /// Again, and it may be moved.
+    Again,
+    /// Again, although the destination acknowledged it: it is parked from now on.
+    NotServed,
+    /// Nothing: seen in this pass already, or known not to be movable.
+    Known,
+}
+
+/// One direction's ids.
+#[derive(Debug, Default)]
+pub(super) struct Fates(HashMap<EventId, Fate>);
+
+impl Fates {
+    /// Notes that a pass found an id.
+    pub(super) fn found(&mut self, id: EventId, pass: u32) -> Found {
+        let fate = match self.0.entry(id) {
+            Entry::Vacant(place) => {
+                place.insert(Fate { outcome: None, pass, acknowledged: 0 });
+                return Found::New;
+            }
+            Entry::Occupied(place) => place.into_mut(),
+        };
+        if fate.pass == pass {
+            return Found::Known;
+        }
+        fate.pass = pass;
+        match fate.outcome {
+            // The pass ended before it came to its end, or it failed: another try.
+            None | Some(Outcome::Failed) => Found::Again,
+            Some(Outcome::Stored) if fate.acknowledged < ACKNOWLEDGEMENTS => Found::Again,
+            Some(Outcome::Stored) => {
+                fate.outcome = Some(Outcome::NotServed);
+                Found::NotServed
+            }
+            // Said to be there twice over, and not served: done, but not proven.
+            Some(Outcome::Duplicate) => {
+                fate.outcome = Some(Outcome::NotServed);
+                Found::NotServed
+            }
+            Some(
+                Outcome::NotServed
+                | Outcome::NotWanted
+                | Outcome::Parked
+                | Outcome::Refused(_)
+                | Outcome::Skipped(_)
+                | Outcome::Vanished,
+            ) => Found::Known,
+        }
+    }
+
+    /// Notes what became of an id.
+    pub(super) fn settle(&mut self, id: EventId, outcome: Outcome) {
+        if let Some(fate) = self.0.get_mut(&id) {
+            // "Duplicate" to what was sent twice proves no more than the first OK did, and the
+            // event was stored by us.
+            let resent = fate.outcome == Some(Outcome::Stored) && outcome == Outcome::Duplicate;
+            fate.outcome = Some(if resent { Outcome::Stored } else { outcome });
+            if matches!(outcome, Outcome::Stored | Outcome::Duplicate) {
+                fate.acknowledged += 1;
+            }
+        }
+    }
+
+    /// How many ids were found.
+    pub(super) fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// The ids.
+    pub(super) fn ids(&self) -> impl Iterator<Item = &EventId> {
+        self.0.keys()
+    }
+
+    /// All of them, counted; what is still under way has failed.
+    pub(super) fn counts(&self) -> Moved {
+        let mut moved = Moved::default();
+        for fate in self.0.values() {
+            moved.count(fate.outcome.unwrap_or(Outcome::Failed));
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nostr::Prefix;
+
+    #[test]
+    fn what_is_acknowledged_and_never_served_is_found_out() {
+        let (mut fates, id) = (Fates::default(), EventId::new([1; 32]));
+        assert_eq!(fates.found(id, 1), Found::New);
+        fates.settle(id, Outcome::Stored);
+        assert_eq!(fates.found(id, 1), Found::Known, "reported twice in one pass");
+        assert_eq!(fates.found(id, 2), Found::Again);
+        fates.settle(id, Outcome::Duplicate);
+        assert_eq!(fates.counts().stored, 1);
+        assert_eq!(fates.found(id, 3), Found::NotServed);
+        assert_eq!(fates.counts().total(), 1);
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_and_what_was_refused_is_not() {
+        let (mut fates, a, b) = (Fates::default(), EventId::new([1; 32]), EventId::new([2; 32]));
+        fates.found(a, 1);
+        fates.found(b, 1);
+        fates.settle(b, Outcome::Refused(Prefix::Blocked));
+        assert_eq!(fates.found(a, 2), Found::Again, "the pass ended before it");
+        assert_eq!(fates.found(b, 2), Found::Known);
+        assert_eq!(fates.counts().failed, 1);
+    }
+}

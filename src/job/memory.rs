@@ -1,0 +1,99 @@
+//! What a job remembers from run to run. Losing it costs time, never correctness: when the state
+//! cannot be read or written the job says so once and goes on.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::clock;
+use crate::job_spec::{JobKey, JobSpec};
+use crate::nostr::{EventId, NegRefusal, RelayUrl};
+use crate::outcome::{ParkReason, Report};
+use crate::state::{Capability, State, StateError, scope};
+
+/// The word under which the state keeps what is known of NIP-77.
+const NIP77: &str = "nip77";
+
+const HOUR: u64 = 3600;
+
+/// A job's part of the state; without a state it remembers nothing.
+#[derive(Clone, Debug)]
+pub(super) struct Memory {
+    state: Option<State>,
+    job: JobKey,
+    max_parked: u64,
+    complained: Arc<AtomicBool>,
+}
+
+impl Memory {
+    pub(super) fn new(state: Option<State>, spec: &JobSpec) -> Self {
+        Self { state, job: spec.key(), max_parked: spec.limits.parked_ids, complained: Arc::default() }
+    }
+
+    /// Which of the ids are known not to be movable now.
+    pub(super) async fn parked(&self, source: &RelayUrl, dst: &RelayUrl, ids: Vec<EventId>) -> HashSet<EventId> {
+        let Some(state) = &self.state else { return HashSet::new() };
+        let scopes = [source.to_string(), self.job.to_string()];
+        self.or_default(state.parked(dst, &scopes, ids, clock::now()).await)
+    }
+
+    /// Remembers ids that cannot be moved for now.
+    pub(super) async fn park(&self, source: &RelayUrl, dst: &RelayUrl, facts: Vec<(EventId, ParkReason)>) {
+        let Some(state) = &self.state else { return };
+        let mut by_scope: HashMap<String, Vec<_>> = HashMap::new();
+        for (id, reason) in facts {
+            by_scope.entry(scope(reason, source, self.job)).or_default().push((id, reason));
+        }
+        for (scope, facts) in by_scope {
+            self.or_default(state.park(dst, &scope, facts, clock::now(), self.max_parked).await);
+        }
+    }
+
+    /// Whether a relay is known not to speak NIP-77.
+    pub(super) async fn lacks_nip77(&self, relay: &RelayUrl) -> bool {
+        let Some(state) = &self.state else { return false };
+        let known = self.or_default(state.capability(relay, NIP77, clock::now()).await);
+        known.is_some_and(|capability| capability.verdict == "no")
+    }
+
+    /// Remembers what a relay's answer to NEG-OPEN showed: never for longer than a day, and
+    /// silence only when it was heard three times in a row.
+    pub(super) async fn learn_nip77(&self, relay: &RelayUrl, refusal: Option<&NegRefusal>) {
+        let Some(state) = &self.state else { return };
+        let now = clock::now();
+        let known = self.or_default(state.capability(relay, NIP77, now).await);
+        let capability = match refusal {
+            Some(NegRefusal::Unsupported(_)) => Capability { verdict: "no".into(), strikes: 0, until: now + 24 * HOUR },
+            Some(NegRefusal::Silent) => {
+                let strikes = known.map_or(0, |known| known.strikes) + 1;
+                let verdict = if strikes >= 3 { "no" } else { "silent" };
+                Capability { verdict: verdict.into(), strikes, until: now + HOUR }
+            }
+            // It answers: what was held against it is forgotten.
+            None if known.is_some() => Capability { verdict: "yes".into(), strikes: 0, until: now + 24 * HOUR },
+            _ => return,
+        };
+        self.or_default(state.set_capability(relay, NIP77, capability).await);
+    }
+
+    pub(super) async fn begin(&self, spec: &JobSpec) {
+        if let Some(state) = &self.state {
+            self.or_default(state.begin_run(spec, clock::now()).await);
+        }
+    }
+
+    pub(super) async fn end(&self, spec: &JobSpec, report: &Report, whole: bool) {
+        if let Some(state) = &self.state {
+            self.or_default(state.end_run(spec, report, whole, clock::now()).await);
+        }
+    }
+
+    fn or_default<T: Default>(&self, result: Result<T, StateError>) -> T {
+        result.unwrap_or_else(|error| {
+            if !self.complained.swap(true, Ordering::Relaxed) {
+                tracing::warn!(%error, "going on without memory: refused events may be offered again");
+            }
+            T::default()
+        })
+    }
+}

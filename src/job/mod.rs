@@ -1,0 +1,350 @@
+//! Runs one job: pass after pass over two relays, until one finds nothing new.
+//!
+//! ```text
+//! pass:  deletions and vanish requests, then everything; each step is
+//!        ask ──ids──▶ mover (peer to local)
+//!            └─ids──▶ mover (local to peer)
+//! ```
+//!
+//! The three run side by side: what is found is moved while the comparison goes on.
+
+mod ask;
+mod fates;
+mod guard;
+mod memory;
+mod mover;
+mod progress;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+pub use self::progress::{Phase, Progress};
+
+use self::ask::{Compared, Comparison};
+use self::memory::Memory;
+use self::mover::Mover;
+use crate::clock;
+use crate::job_spec::{JobSpec, Side};
+use crate::nostr::{Filter, RelayUrl, Timestamp, kind};
+use crate::outcome::{BySide, Ending, Gap, Ids, Report};
+use crate::reconcile::{ReconcileError, Reconciliation, Setup};
+use crate::relay::{Fault, Link, Relay, RelayError};
+use crate::state::State;
+
+/// The longest filter to send as it is, in bytes of JSON: half of the 128 KiB that strfry takes
+/// as one message; the other half is for the query beside it. Longer ones are split.
+const MAX_FILTER: usize = 60_000;
+
+/// Tries to reach a relay that is not there, before the job fails.
+const TRIES: u32 = 2;
+
+/// Ids on their way from the comparison to a mover.
+const FOUND_QUEUE: usize = 4096;
+
+/// What an operator may ask of one run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunOptions {
+    /// Compute the difference and move nothing.
+    pub dry_run: bool,
+    /// Put the ids themselves into the report.
+    pub ids: bool,
+    /// Fill a peer that lists nothing at all, however much there is.
+    pub allow_empty: bool,
+}
+
+/// Why a pass ended before its end.
+#[derive(Clone, Debug, thiserror::Error)]
+enum JobError {
+    #[error(transparent)]
+    Relay(#[from] RelayError),
+    #[error("{}{error}", .relay.as_ref().map(|url| format!("{url}: ")).unwrap_or_default())]
+    Reconcile { relay: Option<RelayUrl>, error: ReconcileError },
+    #[error(
+        "{relay}: lists nothing at all for this filter, and the local relay has more than {most} events for it: \
+         nothing was uploaded; if it is meant to be empty, run again with --allow-empty"
+    )]
+    EmptyPeer { relay: RelayUrl, most: u64 },
+    #[error("{relay}: refused event after event, so uploads to it stopped: {reason}")]
+    Stopped { relay: RelayUrl, reason: String },
+    #[error("the comparison waits for nothing: this is a fault of tieline's, please report it")]
+    Stuck,
+}
+
+impl JobError {
+    /// How a run ends on it: `blocked` when it takes a person to change it.
+    fn ending(&self) -> Ending {
+        match self {
+            Self::Relay(error) if error.is_refusal() => Ending::Blocked,
+            Self::Reconcile { error, .. } if error.is_refusal() => Ending::Blocked,
+            Self::EmptyPeer { .. } | Self::Stopped { .. } => Ending::Blocked,
+            Self::Relay(_) | Self::Reconcile { .. } | Self::Stuck => Ending::Failed,
+        }
+    }
+
+    fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Relay(RelayError { fault: Fault::Unreachable(_), .. }))
+    }
+}
+
+/// One run of one job.
+pub struct Job {
+    spec: Arc<JobSpec>,
+    options: RunOptions,
+    links: BySide<Link>,
+    memory: Memory,
+    progress: watch::Sender<Progress>,
+    /// What only the peer has, and what only the local relay has.
+    movers: BySide<Mover>,
+    drops: BySide<u8>,
+    strategy: Option<&'static str>,
+    rounds: u64,
+    gaps: Vec<Gap>,
+    first_pass: Option<BySide<u64>>,
+    passes: u32,
+    started: Timestamp,
+}
+
+/// How a pass that ran to its end ended.
+struct Pass {
+    new: u64,
+}
+
+impl Job {
+    /// A run over the two relays; nothing is asked of them yet. Without a state it remembers
+    /// nothing from run to run.
+    #[must_use]
+    pub fn new(
+        spec: JobSpec,
+        local: &Relay,
+        peer: &Relay,
+        state: Option<State>,
+        options: RunOptions,
+    ) -> (Self, watch::Receiver<Progress>) {
+        let spec = Arc::new(spec);
+        let (progress, view) = watch::channel(Progress::default());
+        let memory = Memory::new(state, &spec);
+        let links = BySide { local: local.link(), peer: peer.link() };
+        let mover = |holder| {
+            let wanted = spec.direction.moves_from(holder) && !options.dry_run;
+            Mover::new(holder, &spec, &links, wanted, memory.clone(), progress.clone())
+        };
+        let movers = BySide { local: mover(Side::Local), peer: mover(Side::Peer) };
+        let job = Self {
+            options,
+            links,
+            memory,
+            progress,
+            movers,
+            drops: BySide::default(),
+            strategy: None,
+            rounds: 0,
+            gaps: Vec::new(),
+            first_pass: None,
+            passes: 0,
+            started: clock::now(),
+            spec,
+        };
+        (job, view)
+    }
+
+    /// Runs until a pass finds nothing new, something is in the way, or `stop` is cancelled. The
+    /// report adds up in each case, and is written to the state.
+    pub async fn run(mut self, stop: CancellationToken) -> Report {
+        let started = clock::instant();
+        if !self.options.dry_run {
+            self.memory.begin(&self.spec).await;
+        }
+        let (ending, error) = tokio::select! {
+            end = self.passes() => end,
+            () = stop.cancelled() => (Ending::Interrupted, None),
+        };
+        for side in Side::BOTH {
+            self.movers[side].park().await;
+        }
+        self.progress.send_modify(|progress| progress.phase = Phase::Done);
+        let report = self.report(ending, error, clock::instant() - started);
+        if !self.options.dry_run {
+            let whole = matches!(ending, Ending::Converged | Ending::Partial);
+            self.memory.end(&self.spec, &report, whole).await;
+        }
+        log(&self.spec, &report);
+        report
+    }
+
+    async fn passes(&mut self) -> (Ending, Option<JobError>) {
+        let mut tries = 0;
+        loop {
+            self.passes += 1;
+            let result = self.pass().await;
+            let last = self.passes >= self.spec.limits.passes;
+            match result {
+                Ok(_) if self.options.dry_run => return (Ending::DryRun, None),
+                Ok(Pass { new: 0 }) if self.gaps.is_empty() => return (Ending::Converged, None),
+                Ok(Pass { new: 0 }) => return (Ending::Partial, None),
+                Ok(_) => {
+                    if let Some(error) = self.stopped() {
+                        return (Ending::Blocked, Some(error));
+                    }
+                    if last {
+                        return (Ending::Partial, None);
+                    }
+                }
+                Err(error) if error.ending() == Ending::Blocked => return (Ending::Blocked, Some(error)),
+                Err(error) => {
+                    tries += 1;
+                    if last || error.is_unreachable() && tries >= TRIES {
+                        return (Ending::Failed, Some(error));
+                    }
+                    tracing::debug!(job = %self.spec, %error, "a pass ended early");
+                    self.pause(tries).await;
+                }
+            }
+        }
+    }
+
+    /// Waits a second or more, and not as long as others who were cut off at the same moment.
+    async fn pause(&self, tries: u32) {
+        self.progress.send_modify(|progress| progress.phase = Phase::Waiting);
+        let most = Duration::from_secs(1 << tries.min(4));
+        tokio::time::sleep(most.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+    }
+
+    /// One pass from the beginning.
+    async fn pass(&mut self) -> Result<Pass, JobError> {
+        let pass = self.passes;
+        self.progress.send_modify(|progress| (progress.phase, progress.pass) = (Phase::Connecting, pass));
+        self.gaps.clear();
+        for side in Side::BOTH {
+            self.movers[side].new_in_pass = 0;
+        }
+        // `None` when the relative times of the filter have come to exclude each other: nothing
+        // can match, and nothing is missing.
+        let all = self.spec.filter_at(self.started);
+        let requests = all.as_ref().and_then(|all| all.narrow_kinds([kind::DELETION, kind::VANISH]));
+        let steps = if self.options.dry_run || requests == all { vec![all] } else { vec![requests, all] };
+        for step in steps.into_iter().flatten() {
+            for part in parts(step) {
+                self.step(part).await?;
+            }
+        }
+        let found = BySide { local: self.movers.local.fates.len(), peer: self.movers.peer.fates.len() };
+        self.first_pass.get_or_insert(found);
+        Ok(Pass { new: Side::BOTH.map(|side| self.movers[side].new_in_pass).iter().sum() })
+    }
+
+    /// Compares one filter and moves what is found.
+    async fn step(&mut self, filter: Filter) -> Result<(), JobError> {
+        let (local, peer) = tokio::join!(self.links.local.relay().info(), self.links.peer.relay().info());
+        let mut speaks_nip77 = BySide { local: true, peer: true };
+        for side in Side::BOTH {
+            speaks_nip77[side] = self.drops[side] < ask::DROPS && !self.memory.lacks_nip77(self.spec.url(side)).await;
+        }
+        let machine = Reconciliation::new(Setup {
+            filter,
+            choice: self.spec.strategy,
+            now: clock::now(),
+            speaks_nip77,
+            page_limit: BySide { local: local.page_limit(), peer: peer.page_limit() },
+            max_query: BySide { local: local.max_query(), peer: peer.max_query() },
+            inventory_events: self.spec.limits.inventory_events,
+        });
+        self.strategy = Some(machine.strategy());
+        self.progress.send_modify(|progress| progress.phase = Phase::Reconciling);
+        let (to_peer, from_local) = mpsc::channel(FOUND_QUEUE);
+        let (to_local, from_peer) = mpsc::channel(FOUND_QUEUE);
+        let uploads = self.spec.direction.moves_from(Side::Local) && !self.options.dry_run;
+        let comparison = Comparison {
+            links: &self.links,
+            memory: &self.memory,
+            found: BySide { local: to_peer, peer: to_local },
+            drops: &mut self.drops,
+            empty_guard: (uploads && !self.options.allow_empty).then_some(self.spec.limits.empty_guard),
+        };
+        let progress = &self.progress;
+        let compare = async {
+            let compared = comparison.run(machine).await;
+            progress.send_modify(|progress| progress.phase = Phase::Transferring);
+            compared
+        };
+        let pass = self.passes;
+        let BySide { local: up, peer: down } = &mut self.movers;
+        let upload = async { up.run(pass, from_local).await.map_err(JobError::from) };
+        let download = async { down.run(pass, from_peer).await.map_err(JobError::from) };
+        let (Compared { strategy, gaps, rounds }, (), ()) = tokio::try_join!(compare, upload, download)?;
+        self.strategy = Some(strategy);
+        self.rounds += rounds;
+        self.gaps.extend(gaps);
+        Ok(())
+    }
+
+    fn stopped(&mut self) -> Option<JobError> {
+        Side::BOTH.into_iter().find_map(|holder| {
+            let reason = self.movers[holder].stopped.take()?;
+            Some(JobError::Stopped { relay: self.spec.url(holder.other()).clone(), reason })
+        })
+    }
+
+    fn report(&self, ending: Ending, error: Option<JobError>, took: Duration) -> Report {
+        let (up, down) = (&self.movers.local, &self.movers.peer);
+        let (uploaded, downloaded) = (up.fates.counts(), down.fates.counts());
+        let first = self.first_pass.unwrap_or(BySide { local: up.fates.len(), peer: down.fates.len() });
+        let meter = |side: Side| self.links[side].meter();
+        let ids = self.options.ids.then(|| Ids {
+            local_only_ids: up.fates.ids().map(ToString::to_string).collect(),
+            peer_only_ids: down.fates.ids().map(ToString::to_string).collect(),
+        });
+        Report {
+            peer: self.spec.peer.clone(),
+            filter: self.spec.name.clone(),
+            direction: self.spec.direction,
+            strategy: self.strategy,
+            outcome: ending,
+            passes: self.passes,
+            local_only: first.local,
+            peer_only: first.peer,
+            parked: uploaded.parked + downloaded.parked,
+            downloaded,
+            uploaded,
+            gaps: self.gaps.clone(),
+            negentropy_rounds: self.rounds,
+            bytes_sent: BySide { local: meter(Side::Local).sent(), peer: meter(Side::Peer).sent() },
+            bytes_received: BySide { local: meter(Side::Local).received(), peer: meter(Side::Peer).received() },
+            bodies_received: up.bodies + down.bodies,
+            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            error: error.map(|error| error.to_string()),
+            ids,
+        }
+    }
+}
+
+/// The filter in parts that fit into one message each.
+fn parts(filter: Filter) -> Vec<Filter> {
+    if filter.to_string().len() <= MAX_FILTER {
+        return vec![filter];
+    }
+    match filter.split() {
+        Some((low, high)) => parts(low).into_iter().chain(parts(high)).collect(),
+        None => vec![filter],
+    }
+}
+
+/// The one line that ends each job.
+fn log(spec: &JobSpec, report: &Report) {
+    tracing::info!(
+        peer = %spec.peer,
+        filter = %spec.name,
+        direction = %spec.direction,
+        outcome = %report.outcome,
+        strategy = report.strategy.unwrap_or("none"),
+        passes = report.passes,
+        downloaded = report.downloaded.stored,
+        uploaded = report.uploaded.stored,
+        parked = report.parked,
+        duration_ms = report.duration_ms,
+        error = report.error.as_deref().unwrap_or_default(),
+        "job ended"
+    );
+}

@@ -1,0 +1,228 @@
+//! Drives one transfer: from the relay that has the events to the one that lacks them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures::future::try_join;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::{mpsc, watch};
+
+use super::fates::{Fates, Found};
+use super::guard::Guard;
+use super::memory::Memory;
+use super::progress::Progress;
+use crate::clock;
+use crate::job_spec::{JobSpec, Side};
+use crate::nostr::EventId;
+use crate::outcome::{BySide, Outcome, ParkReason};
+use crate::relay::{Fault, Link, RelayError};
+use crate::transfer::check::{Checked, Policy};
+use crate::transfer::{self, Action, BatchId, Transfer, TransferLimits};
+
+/// Ids taken from the reconciliation at once, and looked up in the state together.
+const ADMIT: usize = 4096;
+
+/// Ids wanted and not yet asked for, above which the reconciliation waits: plenty for the
+/// transfer never to run dry, little enough (a megabyte) to hold.
+const QUEUE: usize = 32_768;
+
+/// Outcomes to remember are written in groups of this size.
+const PARK_GROUP: usize = 1000;
+
+/// One direction of a job, from its first pass to its last.
+pub(super) struct Mover {
+    holder: Side,
+    source: Link,
+    destination: Link,
+    spec: Arc<JobSpec>,
+    /// Whether the job's direction moves anything this way.
+    wanted: bool,
+    memory: Memory,
+    progress: watch::Sender<Progress>,
+    pub(super) fates: Fates,
+    /// Event bodies that came.
+    pub(super) bodies: u64,
+    /// Ids that this pass found and that were not known to be immovable.
+    pub(super) new_in_pass: u64,
+    /// The destination's last word, where it stopped taking events.
+    pub(super) stopped: Option<String>,
+    to_park: Vec<(EventId, ParkReason)>,
+}
+
+type Fetched = Result<(BatchId, Vec<Checked>, u64), RelayError>;
+
+impl Mover {
+    pub(super) fn new(
+        holder: Side,
+        spec: &Arc<JobSpec>,
+        links: &BySide<Link>,
+        wanted: bool,
+        memory: Memory,
+        progress: watch::Sender<Progress>,
+    ) -> Self {
+        Self {
+            holder,
+            source: links[holder].clone(),
+            destination: links[holder.other()].clone(),
+            spec: spec.clone(),
+            wanted,
+            memory,
+            progress,
+            fates: Fates::default(),
+            bodies: 0,
+            new_in_pass: 0,
+            stopped: None,
+            to_park: Vec::new(),
+        }
+    }
+
+    /// Moves the ids that come in, until no more will come and each has its outcome.
+    ///
+    /// # Errors
+    /// When one of the two relays is lost. What was acknowledged stays done.
+    pub(super) async fn run(&mut self, pass: u32, mut found: mpsc::Receiver<EventId>) -> Result<(), RelayError> {
+        let result = self.transfer(pass, &mut found).await;
+        self.park().await;
+        result
+    }
+
+    async fn transfer(&mut self, pass: u32, found: &mut mpsc::Receiver<EventId>) -> Result<(), RelayError> {
+        let (source, destination) = (self.source.relay().info().await, self.destination.relay().info().await);
+        let mut transfer = Transfer::new(TransferLimits {
+            batch: source.ids_per_request(),
+            fetches_in_flight: self.spec.limits.fetches_in_flight.min(source.subscriptions()),
+            publishes_in_flight: self.spec.limits.publishes_in_flight,
+            spool_bytes: self.spec.limits.spool_bytes,
+        });
+        let policy = Arc::new(Policy {
+            now: clock::now(),
+            exclude: self.spec.exclude.clone(),
+            authenticated_as: self.destination.relay().authenticates_as(),
+            destination: self.destination.relay().url().clone(),
+            max_message: destination.max_message_length,
+        });
+        let guard = Arc::new(Guard::new(&self.source, &self.destination));
+        let mut publisher = self.destination.publisher();
+        let mut under_way: HashMap<u64, EventId> = HashMap::new();
+        let mut fetches = FuturesUnordered::new();
+        let mut group = Vec::with_capacity(ADMIT);
+        let mut more = true;
+        loop {
+            while let Some(action) = transfer.poll() {
+                match action {
+                    Action::Fetch { batch, ids } => {
+                        let fetch = fetch(self.source.clone(), guard.clone(), policy.clone(), batch, ids);
+                        fetches.push(fetch.boxed());
+                    }
+                    Action::Publish { id, raw } => {
+                        let token = publisher.send(id, raw).await;
+                        under_way.insert(token, id);
+                    }
+                    Action::Settle { id, outcome, park } => self.settle(id, outcome, park).await,
+                }
+            }
+            if transfer.is_done() {
+                break;
+            }
+            tokio::select! {
+                count = found.recv_many(&mut group, ADMIT), if more && transfer.queued() < QUEUE => {
+                    if count == 0 {
+                        more = false;
+                        transfer.no_more();
+                    } else {
+                        self.admit(pass, &mut group, &mut transfer).await;
+                    }
+                }
+                Some(fetched) = fetches.next(), if !fetches.is_empty() => {
+                    let (batch, checked, bodies): (BatchId, Vec<Checked>, u64) = fetched?;
+                    self.bodies += bodies;
+                    transfer.fetched(batch, checked);
+                }
+                ack = publisher.next(), if !under_way.is_empty() => {
+                    let Some(id) = under_way.remove(&ack.token) else { continue };
+                    match ack.answer {
+                        Ok(answer) => transfer.acked(id, Some(answer)),
+                        // No OK in time: that event's fault, perhaps.
+                        Err(RelayError { fault: Fault::TimedOut(_), .. }) => transfer.acked(id, None),
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        }
+        self.stopped = transfer.stopped().map(ToString::to_string);
+        Ok(())
+    }
+
+    /// Decides for each id that was found whether it is to be moved.
+    async fn admit(&mut self, pass: u32, group: &mut Vec<EventId>, transfer: &mut Transfer) {
+        let mut fresh = Vec::new();
+        for id in group.drain(..) {
+            match self.fates.found(id, pass) {
+                Found::New if self.wanted => fresh.push(id),
+                Found::New => self.fates.settle(id, Outcome::NotWanted),
+                Found::Again => {
+                    self.new_in_pass += 1;
+                    transfer.want(id);
+                }
+                Found::NotServed => self.to_park.push((id, ParkReason::NotServed)),
+                Found::Known => {}
+            }
+        }
+        if !fresh.is_empty() {
+            let (source, destination) = (self.source.relay().url(), self.destination.relay().url());
+            let parked = self.memory.parked(source, destination, fresh.clone()).await;
+            for id in fresh {
+                if parked.contains(&id) {
+                    self.fates.settle(id, Outcome::Parked);
+                } else {
+                    self.new_in_pass += 1;
+                    transfer.want(id);
+                }
+            }
+        }
+        let (holder, count) = (self.holder, self.fates.len());
+        self.progress.send_modify(|progress| progress.found[holder] = count);
+    }
+
+    async fn settle(&mut self, id: EventId, outcome: Outcome, park: Option<ParkReason>) {
+        self.fates.settle(id, outcome);
+        let holder = self.holder;
+        self.progress.send_modify(|progress| progress.settled[holder] += 1);
+        if let Some(reason) = park {
+            self.to_park.push((id, reason));
+            if self.to_park.len() >= PARK_GROUP {
+                self.park().await;
+            }
+        }
+    }
+
+    /// Writes down what is not to be tried again.
+    pub(super) async fn park(&mut self) {
+        if !self.to_park.is_empty() {
+            let facts = std::mem::take(&mut self.to_park);
+            self.memory.park(self.source.relay().url(), self.destination.relay().url(), facts).await;
+        }
+    }
+}
+
+/// Gets a batch from the source and looks at every event, on the blocking pool: signatures take
+/// the time.
+async fn fetch(source: Link, guard: Arc<Guard>, policy: Arc<Policy>, batch: BatchId, ids: Vec<EventId>) -> Fetched {
+    let (listing, mut requests) = try_join(source.fetch(&ids), guard.naming(&ids)).await?;
+    guard.about(&listing.events, &mut requests).await?;
+    let bodies = listing.events.len() as u64;
+    let mut checked: Vec<Checked> =
+        listing.invalid.into_iter().filter(|id| ids.contains(id)).map(transfer::invalid).collect();
+    let events = listing.events;
+    let looked_at = tokio::task::spawn_blocking(move || {
+        events.iter().map(|event| policy.check(event, &requests)).collect::<Vec<_>>()
+    });
+    match looked_at.await {
+        Ok(looked_at) => checked.extend(looked_at),
+        // A check does not panic, and is never cancelled; were it so, its ids would count as
+        // not come, and be asked for again.
+        Err(error) => tracing::error!(%error, "a batch could not be checked"),
+    }
+    Ok((batch, checked, bodies))
+}

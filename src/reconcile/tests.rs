@@ -1,0 +1,7 @@
+//! The strategies against relays of every kind, and a plain set difference.
+
+mod exchange;
+mod hostile;
+mod listing;
+mod model;
+mod refusals;

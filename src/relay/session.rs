@@ -1,0 +1,603 @@
+//! What is under way on one connection: subscriptions, negentropy sessions, events awaiting
+//! their OK, AUTH, and how long each may take. Pure.
+//!
+//! Requests go in under a token of the caller's; what the relay says to them comes out under
+//! the same token. Frames go out in the order in which they may be sent: a relay that asks us
+//! to slow down is sent nothing new until its cooldown is over, and a request waits for a free
+//! subscription.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::nostr::{EoseHint, Event, EventError, EventId, Filter, NegRefusal, PeerText, Prefix, Reason, RelayMessage};
+
+/// The caller's name for a request, unique on a connection.
+pub type Token = u64;
+
+/// Bytes of WebSocket text sent and received on behalf of one user of a connection.
+#[derive(Debug, Default)]
+pub struct Meter {
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+impl Meter {
+    /// Bytes sent so far.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Bytes received so far.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    fn add_sent(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn add_received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// What one connection allows.
+#[derive(Clone, Debug)]
+pub struct SessionLimits {
+    /// Subscriptions open at once, negentropy sessions not among them.
+    pub max_subscriptions: usize,
+    /// How long to wait for the first, and for any further, answer to a request.
+    pub answer: Duration,
+    /// How long to wait for the first answer to a NEG-OPEN.
+    pub neg_open: Duration,
+    /// How long to send nothing new after the relay asked to slow down.
+    pub cooldown: Duration,
+    /// Whether a key is at hand to answer AUTH challenges.
+    pub can_sign: bool,
+}
+
+/// Something to ask of a relay.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// The stored events of a filter, up to EOSE.
+    Req {
+        /// What is asked.
+        filter: Filter,
+        /// The most events to ask for.
+        limit: usize,
+        /// The most events to take before the relay counts as flooding.
+        quota: usize,
+    },
+    /// A negentropy session, which stays open until it is closed.
+    NegOpen {
+        /// What is compared.
+        filter: Filter,
+        /// The first query.
+        message: Vec<u8>,
+    },
+    /// An event for the relay to store.
+    Publish {
+        /// Its id.
+        id: EventId,
+        /// Its JSON, byte for byte.
+        raw: Box<str>,
+    },
+}
+
+/// What came of a request. `End`, `Ack`, `NegRefused` and `Failed` are the last of their token.
+#[derive(Debug)]
+pub enum Delivery {
+    /// An event that matches the request and whose id is its hash. Its signature is unchecked.
+    Event(Event),
+    /// An event under this id that is not one, or has another id really.
+    Invalid(EventId),
+    /// The end of what is stored.
+    End {
+        /// All events that came, whether they matched or not.
+        received: usize,
+        /// Whether there is more.
+        hint: Option<EoseHint>,
+    },
+    /// The relay's word on a published event.
+    Ack {
+        /// Whether it was taken.
+        accepted: bool,
+        /// Why, or why not.
+        reason: Reason,
+    },
+    /// The answer to a negentropy query.
+    NegMessage(Vec<u8>),
+    /// The session was refused or ended.
+    NegRefused(NegRefusal),
+    /// Nothing more will come.
+    Failed(Failure),
+}
+
+/// Why a request came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The relay wants to know who asks, and does not accept our answer or we have none.
+    AuthRefused(Reason),
+    /// The relay closed the subscription before its EOSE.
+    Closed(Reason),
+    /// More events came than were asked for, many times over.
+    Flood,
+    /// The connection ended.
+    Lost(String),
+    /// No progress in time.
+    TimedOut(Duration),
+    /// There was no connection to begin with.
+    Unreachable(String),
+}
+
+/// How often a REQ is sent again when the relay says `rate-limited:`.
+const MAX_RATE_RETRIES: u8 = 3;
+
+#[derive(Debug)]
+struct Open {
+    request: Request,
+    name: String,
+    meter: Arc<Meter>,
+    /// `None` while it waits to be sent, and while a session has no query under way.
+    deadline: Option<Instant>,
+    sent: bool,
+    received: usize,
+    /// Whether a session's first answer has come.
+    answered: bool,
+    auth_tried: bool,
+    rate_retries: u8,
+}
+
+#[derive(Debug, Default)]
+enum Auth {
+    #[default]
+    Idle,
+    /// Somebody waits for it; the challenge or the signature is still to come.
+    Wanted { deadline: Instant },
+    /// Answered; the relay's OK is awaited.
+    Sent { id: EventId, deadline: Instant },
+}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub struct Session {
+    limits: SessionLimits,
+    open: HashMap<Token, Open>,
+    names: HashMap<String, Token>,
+    /// Several jobs may publish one event; the relay answers each in turn.
+    publishes: HashMap<EventId, VecDeque<Token>>,
+    last_ok: Option<Instant>,
+    /// Requests that are not sent yet.
+    waiting: VecDeque<Token>,
+    subscriptions: usize,
+    frames: VecDeque<String>,
+    deliveries: VecDeque<(Token, Delivery)>,
+    challenge: Option<String>,
+    auth: Auth,
+    awaiting_auth: Vec<Token>,
+    cooling_until: Option<Instant>,
+    notices: VecDeque<PeerText>,
+    next_name: u64,
+}
+
+impl Session {
+    /// A connection on which nothing was said yet.
+    #[must_use]
+    pub fn new(limits: SessionLimits) -> Self {
+        Self {
+            limits,
+            open: HashMap::new(),
+            names: HashMap::new(),
+            publishes: HashMap::new(),
+            last_ok: None,
+            waiting: VecDeque::new(),
+            subscriptions: 0,
+            frames: VecDeque::new(),
+            deliveries: VecDeque::new(),
+            challenge: None,
+            auth: Auth::Idle,
+            awaiting_auth: Vec::new(),
+            cooling_until: None,
+            notices: VecDeque::new(),
+            next_name: 0,
+        }
+    }
+
+    /// Whether nothing is under way.
+    #[cfg(test)]
+    pub fn is_idle(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Takes a request.
+    pub fn request(&mut self, token: Token, request: Request, meter: Arc<Meter>, now: Instant) {
+        self.next_name += 1;
+        // Distinct letters keep a CLOSED that carries a NEG id apart from one for a REQ.
+        let letter = if matches!(request, Request::NegOpen { .. }) { 'n' } else { 'r' };
+        let name = format!("{letter}{}", self.next_name);
+        if let Request::Publish { id, .. } = &request {
+            self.publishes.entry(*id).or_default().push_back(token);
+        } else {
+            self.names.insert(name.clone(), token);
+        }
+        let open = Open {
+            request,
+            name,
+            meter,
+            deadline: None,
+            sent: false,
+            received: 0,
+            answered: false,
+            auth_tried: false,
+            rate_retries: 0,
+        };
+        self.open.insert(token, open);
+        self.waiting.push_back(token);
+        self.send_waiting(now);
+    }
+
+    /// The next query of a session.
+    pub fn neg_message(&mut self, token: Token, message: Vec<u8>, now: Instant) {
+        let Some(open) = self.open.get_mut(&token) else {
+            // The session ended while the query was on its way here: its end was delivered.
+            return;
+        };
+        let frame = format!(r#"["NEG-MSG","{}","{}"]"#, open.name, hex::encode(&message));
+        if let Request::NegOpen { message: last, .. } = &mut open.request {
+            // Kept, because it can open a session of its own after an AUTH.
+            *last = message;
+        }
+        open.deadline = Some(now + self.limits.answer);
+        open.meter.add_sent(frame.len());
+        self.frames.push_back(frame);
+    }
+
+    /// Ends a request or a session: nothing more is delivered for it.
+    pub fn close(&mut self, token: Token, now: Instant) {
+        self.end(token, now);
+        self.deliveries.retain(|(other, _)| *other != token);
+    }
+
+    /// Takes one frame of the relay's.
+    pub fn receive(&mut self, frame: &str, now: Instant) {
+        let message = match RelayMessage::parse(frame) {
+            Ok(message) => message,
+            Err(error) => {
+                tracing::debug!(%error, "passed over a frame");
+                return;
+            }
+        };
+        match message {
+            RelayMessage::Event { sub, event } => self.event(&sub, event, frame.len(), now),
+            RelayMessage::Eose { sub, hint } => self.eose(&sub, hint, frame.len(), now),
+            RelayMessage::Closed { sub, reason } => self.closed(&sub, reason, None, now),
+            RelayMessage::NegErr { sub, reason, max } => self.closed(&sub, reason, max, now),
+            RelayMessage::NegMsg { sub, message } => self.neg_answer(&sub, message, frame.len()),
+            RelayMessage::Ok { id, accepted, reason } => self.ok(id, accepted, reason, frame.len(), now),
+            RelayMessage::Notice(text) => self.notice(text, now),
+            RelayMessage::Auth(challenge) => self.challenge = Some(challenge),
+        }
+    }
+
+    /// Tells the time: requests whose deadline has passed fail, a cooldown may end.
+    pub fn tick(&mut self, now: Instant) {
+        let stalled = self.last_ok.is_none_or(|last| last + self.limits.answer <= now);
+        let late: Vec<Token> = self
+            .open
+            .iter()
+            .filter(|(_, open)| open.deadline.is_some_and(|deadline| deadline <= now))
+            // Events queue behind one another: an OK for one is progress for all.
+            .filter(|(_, open)| !matches!(open.request, Request::Publish { .. }) || stalled)
+            .map(|(token, _)| *token)
+            .collect();
+        for token in late {
+            // Collected from the same map just above, and nothing removes two at once.
+            let Some(open) = self.open.get(&token) else { continue };
+            let delivery = match open.request {
+                Request::NegOpen { .. } if !open.answered => Delivery::NegRefused(NegRefusal::Silent),
+                Request::NegOpen { .. } => {
+                    Delivery::NegRefused(NegRefusal::Broken(PeerText::new("no answer to NEG-MSG in time")))
+                }
+                _ => Delivery::Failed(Failure::TimedOut(self.limits.answer)),
+            };
+            self.finish(token, delivery, now);
+        }
+        if let Auth::Wanted { deadline } | Auth::Sent { deadline, .. } = self.auth
+            && deadline <= now
+        {
+            self.auth_failed(&Reason::parse("auth-required: no answer to AUTH in time"), now);
+        }
+        if self.cooling_until.is_some_and(|until| until <= now) {
+            self.cooling_until = None;
+        }
+        self.send_waiting(now);
+    }
+
+    /// The connection ended: everything under way failed for that reason.
+    pub fn lost(&mut self, why: &str) {
+        for (token, _) in self.open.drain() {
+            self.deliveries.push_back((token, Delivery::Failed(Failure::Lost(why.to_owned()))));
+        }
+    }
+
+    /// The next frame to send.
+    pub fn poll_frame(&mut self) -> Option<String> {
+        self.frames.pop_front()
+    }
+
+    /// The next thing the relay said, and to whom.
+    pub fn poll_delivery(&mut self) -> Option<(Token, Delivery)> {
+        self.deliveries.pop_front()
+    }
+
+    /// Words for people, to be logged.
+    pub fn poll_notice(&mut self) -> Option<PeerText> {
+        self.notices.pop_front()
+    }
+
+    /// The challenge to sign now, if somebody waits for it; answer with [`Self::authenticate`].
+    #[must_use]
+    pub fn challenge(&self) -> Option<&str> {
+        match self.auth {
+            Auth::Wanted { .. } => self.challenge.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Sends a signed answer to the challenge (NIP-42).
+    pub fn authenticate(&mut self, id: EventId, event: &str, now: Instant) {
+        self.frames.push_back(format!(r#"["AUTH",{event}]"#));
+        self.auth = Auth::Sent { id, deadline: now + self.limits.answer };
+    }
+
+    fn event(&mut self, sub: &str, raw: &str, bytes: usize, now: Instant) {
+        let deadline = now + self.limits.answer;
+        let Some((token, open)) = self.named(sub) else { return };
+        open.meter.add_received(bytes);
+        let Request::Req { filter, quota, .. } = &open.request else { return };
+        open.received += 1;
+        if open.received > *quota {
+            return self.finish(token, Delivery::Failed(Failure::Flood), now);
+        }
+        let delivery = match Event::parse(raw) {
+            Ok(event) if filter.matches(&event) => Some(Delivery::Event(event)),
+            Ok(_) => None,
+            Err(EventError::WrongId(id)) => Some(Delivery::Invalid(id)),
+            Err(EventError::Malformed { id, .. }) => id.map(Delivery::Invalid),
+        };
+        // Only what was asked for is progress.
+        if let Some(delivery) = delivery {
+            open.deadline = Some(deadline);
+            self.deliveries.push_back((token, delivery));
+        }
+    }
+
+    fn eose(&mut self, sub: &str, hint: Option<EoseHint>, bytes: usize, now: Instant) {
+        let Some((token, open)) = self.named(sub) else { return };
+        open.meter.add_received(bytes);
+        let received = open.received;
+        self.finish(token, Delivery::End { received, hint }, now);
+    }
+
+    /// CLOSED and NEG-ERR alike.
+    fn closed(&mut self, sub: &str, reason: Reason, max: Option<u64>, now: Instant) {
+        let cooling = self.cooling(now);
+        let Some((token, open)) = self.named(sub) else { return };
+        let is_neg = matches!(open.request, Request::NegOpen { .. });
+        match reason.prefix {
+            Prefix::AuthRequired if !open.auth_tried => self.want_auth(token, &reason, now),
+            Prefix::AuthRequired => self.finish(token, Delivery::Failed(Failure::AuthRefused(reason)), now),
+            Prefix::RateLimited if open.rate_retries < MAX_RATE_RETRIES && !is_neg => {
+                open.rate_retries += 1;
+                self.cooling_until = Some(cooling);
+                self.wait_again(token);
+            }
+            _ if is_neg => {
+                let refusal = NegRefusal::from_reason(&reason, max);
+                self.finish(token, Delivery::NegRefused(refusal), now);
+            }
+            _ => self.finish(token, Delivery::Failed(Failure::Closed(reason)), now),
+        }
+    }
+
+    fn neg_answer(&mut self, sub: &str, message: Vec<u8>, bytes: usize) {
+        let Some((token, open)) = self.named(sub) else { return };
+        open.meter.add_received(bytes);
+        open.answered = true;
+        open.deadline = None;
+        self.deliveries.push_back((token, Delivery::NegMessage(message)));
+    }
+
+    fn ok(&mut self, id: Option<EventId>, accepted: bool, reason: Reason, bytes: usize, now: Instant) {
+        if let Auth::Sent { id: ours, .. } = self.auth
+            && id == Some(ours)
+        {
+            return if accepted { self.auth_succeeded(now) } else { self.auth_failed(&reason, now) };
+        }
+        // An OK without an id can be meant for one event only if one alone is under way.
+        let tokens = match id {
+            Some(id) => self.publishes.get(&id),
+            None if self.publishes.len() == 1 => self.publishes.values().next(),
+            None => None,
+        };
+        let Some(&token) = tokens.and_then(VecDeque::front) else { return };
+        self.last_ok = Some(now);
+        let cooling = self.cooling(now);
+        let Some(open) = self.open.get_mut(&token) else { return };
+        open.meter.add_received(bytes);
+        match reason.prefix {
+            Prefix::AuthRequired if !accepted && !open.auth_tried => self.want_auth(token, &reason, now),
+            Prefix::AuthRequired if !accepted => {
+                self.finish(token, Delivery::Failed(Failure::AuthRefused(reason)), now);
+            }
+            prefix => {
+                if prefix == Prefix::RateLimited && !accepted {
+                    self.cooling_until = Some(cooling);
+                }
+                self.finish(token, Delivery::Ack { accepted, reason }, now);
+            }
+        }
+    }
+
+    fn notice(&mut self, text: PeerText, now: Instant) {
+        let refusal = NegRefusal::from_notice(&text);
+        let unanswered: Vec<Token> = self
+            .open
+            .iter()
+            .filter(|(_, open)| matches!(open.request, Request::NegOpen { .. }) && open.sent && !open.answered)
+            .map(|(token, _)| *token)
+            .collect();
+        if let Some(refusal) = refusal.filter(|_| !unanswered.is_empty()) {
+            for token in unanswered {
+                self.finish(token, Delivery::NegRefused(refusal.clone()), now);
+            }
+        } else if asks_to_slow_down(text.as_str()) {
+            self.cooling_until = Some(self.cooling(now));
+            // What was not answered may have been dropped: it is sent again after the cooldown.
+            let dropped: Vec<Token> = self
+                .open
+                .iter()
+                .filter(|(_, open)| {
+                    matches!(open.request, Request::Req { .. })
+                        && open.sent
+                        && open.received == 0
+                        && open.rate_retries < MAX_RATE_RETRIES
+                })
+                .map(|(token, _)| *token)
+                .collect();
+            for token in dropped {
+                if let Some(open) = self.open.get_mut(&token) {
+                    open.rate_retries += 1;
+                }
+                self.wait_again(token);
+            }
+        }
+        self.notices.push_back(text);
+    }
+
+    fn cooling(&self, now: Instant) -> Instant {
+        now + self.limits.cooldown
+    }
+
+    fn named(&mut self, name: &str) -> Option<(Token, &mut Open)> {
+        let token = *self.names.get(name)?;
+        self.open.get_mut(&token).map(|open| (token, open))
+    }
+
+    fn want_auth(&mut self, token: Token, reason: &Reason, now: Instant) {
+        if !self.limits.can_sign {
+            return self.finish(token, Delivery::Failed(Failure::AuthRefused(reason.clone())), now);
+        }
+        if let Some(open) = self.open.get_mut(&token) {
+            open.auth_tried = true;
+            open.deadline = None;
+        }
+        self.awaiting_auth.push(token);
+        if matches!(self.auth, Auth::Idle) {
+            self.auth = Auth::Wanted { deadline: now + self.limits.answer };
+        }
+    }
+
+    fn auth_succeeded(&mut self, now: Instant) {
+        self.auth = Auth::Idle;
+        for token in std::mem::take(&mut self.awaiting_auth) {
+            self.wait_again(token);
+        }
+        self.send_waiting(now);
+    }
+
+    fn auth_failed(&mut self, reason: &Reason, now: Instant) {
+        self.auth = Auth::Idle;
+        for token in std::mem::take(&mut self.awaiting_auth) {
+            self.finish(token, Delivery::Failed(Failure::AuthRefused(reason.clone())), now);
+        }
+    }
+
+    /// Puts a request that was sent back into the queue.
+    fn wait_again(&mut self, token: Token) {
+        let Some(open) = self.open.get_mut(&token) else { return };
+        if open.sent && matches!(open.request, Request::Req { .. }) {
+            self.subscriptions -= 1;
+        }
+        open.sent = false;
+        open.deadline = None;
+        open.received = 0;
+        self.waiting.push_back(token);
+    }
+
+    fn send_waiting(&mut self, now: Instant) {
+        if self.cooling_until.is_some_and(|until| until > now) {
+            return;
+        }
+        let mut kept = VecDeque::new();
+        while let Some(token) = self.waiting.pop_front() {
+            let Some(open) = self.open.get_mut(&token) else { continue };
+            let name = &open.name;
+            let (frame, wait) = match &open.request {
+                Request::Req { .. } if self.subscriptions >= self.limits.max_subscriptions => {
+                    kept.push_back(token);
+                    continue;
+                }
+                Request::Req { filter, limit, .. } => {
+                    self.subscriptions += 1;
+                    (format!(r#"["REQ","{name}",{}]"#, filter.to_value(Some(*limit))), self.limits.answer)
+                }
+                Request::NegOpen { filter, message } => {
+                    (format!(r#"["NEG-OPEN","{name}",{filter},"{}"]"#, hex::encode(message)), self.limits.neg_open)
+                }
+                Request::Publish { raw, .. } => (format!(r#"["EVENT",{raw}]"#), self.limits.answer),
+            };
+            open.sent = true;
+            open.deadline = Some(now + wait);
+            open.meter.add_sent(frame.len());
+            self.frames.push_back(frame);
+        }
+        self.waiting = kept;
+    }
+
+    fn finish(&mut self, token: Token, delivery: Delivery, now: Instant) {
+        // A relay that answered has forgotten the request by itself; CLOSE is for the others.
+        self.end(token, now);
+        self.deliveries.push_back((token, delivery));
+    }
+
+    fn end(&mut self, token: Token, now: Instant) {
+        let Some(open) = self.open.remove(&token) else { return };
+        self.names.remove(&open.name);
+        let frame = match &open.request {
+            Request::Req { .. } if open.sent => {
+                self.subscriptions -= 1;
+                Some(format!(r#"["CLOSE","{}"]"#, open.name))
+            }
+            Request::NegOpen { .. } if open.sent => Some(format!(r#"["NEG-CLOSE","{}"]"#, open.name)),
+            Request::Publish { id, .. } => {
+                if let Some(tokens) = self.publishes.get_mut(id) {
+                    tokens.retain(|other| *other != token);
+                    if tokens.is_empty() {
+                        self.publishes.remove(id);
+                    }
+                }
+                None
+            }
+            _ => None,
+        };
+        if let Some(frame) = frame {
+            open.meter.add_sent(frame.len());
+            self.frames.push_back(frame);
+        }
+        self.send_waiting(now);
+    }
+}
+
+/// Whether a NOTICE asks for a pause (PROTOCOL section 6).
+fn asks_to_slow_down(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    (text.contains("rate") && text.contains("limit"))
+        || ["too many", "slow down", "throttl"].iter().any(|word| text.contains(word))
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -1,0 +1,214 @@
+//! The jobs that ran, and the history of their runs.
+
+use rusqlite::types::Type;
+use rusqlite::{Connection, Row, TransactionBehavior, named_params, params};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::schema::{from_int, to_int};
+use crate::job_spec::{JobKey, JobSpec, Side};
+use crate::nostr::Timestamp;
+use crate::outcome::{Ending, Report};
+
+/// A job, as `status` shows it. Counts, bytes and duration are those of its last run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct JobRow {
+    /// Its key, in hex.
+    pub key: String,
+    /// The peer's name.
+    pub peer: String,
+    /// The filter's name.
+    pub filter: String,
+    /// `pull`, `push` or `both`.
+    pub direction: String,
+    /// What it does, or how its last run ended.
+    pub state: String,
+    /// When its last run began.
+    pub last_attempt: Timestamp,
+    /// When a run last converged.
+    pub last_success: Option<Timestamp>,
+    /// When a pass over the whole filter last ran to its end.
+    pub last_whole: Option<Timestamp>,
+    /// Events stored at the local relay.
+    pub down: u64,
+    /// Events stored at the peer.
+    pub up: u64,
+    /// Bytes sent and received, at both relays.
+    pub bytes: u64,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// What went wrong in the last run.
+    pub last_error: Option<String>,
+    /// Runs in a row that failed.
+    pub failures: u64,
+    /// When it is due.
+    pub next_run: Option<Timestamp>,
+}
+
+/// A run that ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunRow {
+    /// The key of its job, in hex.
+    pub job: String,
+    /// When it began.
+    pub started: Timestamp,
+    /// When it ended.
+    pub ended: Timestamp,
+    /// The [`Report`], as `sync --json` printed it.
+    pub report: Box<RawValue>,
+}
+
+/// What of a job is kept.
+#[derive(Debug)]
+pub(super) struct Job {
+    key: String,
+    peer: String,
+    filter: String,
+    direction: &'static str,
+}
+
+impl From<&JobSpec> for Job {
+    fn from(spec: &JobSpec) -> Self {
+        Self {
+            key: spec.key().to_string(),
+            peer: spec.peer.clone(),
+            filter: spec.name.clone(),
+            direction: spec.direction.as_str(),
+        }
+    }
+}
+
+pub(super) fn begin(db: &Connection, job: &Job, now: Timestamp) -> rusqlite::Result<()> {
+    upsert(db, job, "reconciling", now)
+}
+
+pub(super) fn end(
+    db: &mut Connection,
+    job: &Job,
+    report: &Report,
+    whole: bool,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    let json = serde_json::to_string(report).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    let started = now.saturating_sub(report.duration_ms / 1000);
+    // The state it leaves, and what becomes of the count of failures: times, plus.
+    let (state, times, plus) = match report.outcome {
+        Ending::Converged => ("converged", 0, 0),
+        Ending::Partial => ("partial", 0, 0),
+        Ending::Blocked => ("blocked", 1, 1),
+        Ending::Failed => ("failed", 1, 1),
+        // They say nothing about the job.
+        Ending::DryRun | Ending::Interrupted | Ending::Locked => ("idle", 1, 0),
+    };
+    let bytes: u64 = Side::BOTH.iter().map(|&side| report.bytes_sent[side] + report.bytes_received[side]).sum();
+
+    let db = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Its beginning is not there when the disk was full then.
+    upsert(&db, job, state, started)?;
+    db.prepare_cached(
+        "UPDATE jobs SET last_success = coalesce(:success, last_success), last_whole = coalesce(:whole, last_whole),
+           down = :down, up = :up, bytes = :bytes, duration_ms = :duration_ms, last_error = :error,
+           failures = failures * :times + :plus
+         WHERE key = :key",
+    )?
+    .execute(named_params! {
+        ":key": job.key,
+        ":success": (report.outcome == Ending::Converged).then_some(to_int(now)),
+        ":whole": whole.then_some(to_int(now)),
+        ":down": to_int(report.downloaded.stored),
+        ":up": to_int(report.uploaded.stored),
+        ":bytes": to_int(bytes),
+        ":duration_ms": to_int(report.duration_ms),
+        ":error": report.error,
+        ":times": times,
+        ":plus": plus,
+    })?;
+    db.prepare_cached("INSERT INTO runs (job, started, ended, report) VALUES (?1, ?2, ?3, ?4)")?.execute(params![
+        job.key,
+        to_int(started),
+        to_int(now),
+        json
+    ])?;
+    db.prepare_cached(
+        "DELETE FROM runs WHERE job = ?1 AND id <=
+           (SELECT id FROM runs WHERE job = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
+    )?
+    .execute(params![job.key, HISTORY])?;
+    db.commit()
+}
+
+fn upsert(db: &Connection, job: &Job, state: &str, started: Timestamp) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "INSERT INTO jobs (key, peer, filter, direction, state, last_attempt) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT DO UPDATE SET peer = excluded.peer, filter = excluded.filter, direction = excluded.direction,
+           state = excluded.state, last_attempt = excluded.last_attempt",
+    )?
+    .execute(params![job.key, job.peer, job.filter, job.direction, state, to_int(started)])?;
+    Ok(())
+}
+
+pub(super) fn set_state(
+    db: &Connection,
+    key: JobKey,
+    state: &str,
+    next_run: Option<Timestamp>,
+) -> rusqlite::Result<()> {
+    db.prepare_cached("UPDATE jobs SET state = ?2, next_run = ?3 WHERE key = ?1")?.execute(params![
+        key.to_string(),
+        state,
+        next_run.map(to_int)
+    ])?;
+    Ok(())
+}
+
+pub(super) fn rows(db: &Connection) -> rusqlite::Result<Vec<JobRow>> {
+    db.prepare_cached("SELECT * FROM jobs ORDER BY peer, filter, direction, key")?.query_map([], job_row)?.collect()
+}
+
+fn job_row(row: &Row<'_>) -> rusqlite::Result<JobRow> {
+    let time = |column| row.get::<_, Option<i64>>(column).map(|time| time.map(from_int));
+    Ok(JobRow {
+        key: row.get("key")?,
+        peer: row.get("peer")?,
+        filter: row.get("filter")?,
+        direction: row.get("direction")?,
+        state: row.get("state")?,
+        last_attempt: from_int(row.get("last_attempt")?),
+        last_success: time("last_success")?,
+        last_whole: time("last_whole")?,
+        down: from_int(row.get("down")?),
+        up: from_int(row.get("up")?),
+        bytes: from_int(row.get("bytes")?),
+        duration_ms: from_int(row.get("duration_ms")?),
+        last_error: row.get("last_error")?,
+        failures: from_int(row.get("failures")?),
+        next_run: time("next_run")?,
+    })
+}
+
+pub(super) fn runs(db: &Connection, key: Option<JobKey>, since: Timestamp) -> rusqlite::Result<Vec<RunRow>> {
+    let mut rows = db.prepare_cached(
+        "SELECT job, started, ended, report FROM runs WHERE (?1 IS NULL OR job = ?1) AND ended > ?2 ORDER BY id",
+    )?;
+    rows.query_map(params![key.map(|key| key.to_string()), to_int(since)], |row| {
+        let report = RawValue::from_string(row.get(3)?)
+            .map_err(|error| rusqlite::Error::FromSqlConversionFailure(3, Type::Text, error.into()))?;
+        Ok(RunRow { job: row.get(0)?, started: from_int(row.get(1)?), ended: from_int(row.get(2)?), report })
+    })?
+    .collect()
+}
+
+/// Forgets the jobs that are no longer run: an active one runs once a day at least.
+pub(super) fn prune(db: &Connection, now: Timestamp) -> rusqlite::Result<()> {
+    if db.execute("DELETE FROM jobs WHERE last_attempt < ?1", [to_int(now.saturating_sub(JOBS_HELD))])? > 0 {
+        db.execute("DELETE FROM runs WHERE job NOT IN (SELECT key FROM jobs)", [])?;
+    }
+    Ok(())
+}
+
+/// Runs kept of a job: a day of five-minute runs, for the page that plots them.
+const HISTORY: u32 = 300;
+
+/// How long a job that does not run is remembered: long enough for an operator to come back to
+/// one that is run by hand, short enough for relays that were discovered once to go.
+const JOBS_HELD: u64 = 90 * 24 * 60 * 60;
