@@ -47,21 +47,26 @@ impl Client {
 
     /// The next message; `None` when the relay has closed the connection.
     pub async fn receive(&mut self) -> Option<Value> {
+        let message: Value = serde_json::from_str(&self.receive_text().await?).unwrap();
+        if message[0] == "AUTH" {
+            self.challenge = message[1].as_str().map(str::to_owned);
+        }
+        Some(message)
+    }
+
+    /// The same as text.
+    pub async fn receive_text(&mut self) -> Option<String> {
         let next = async {
             loop {
                 match self.socket.next().await {
-                    Some(Ok(Message::Text(text))) => return Some(serde_json::from_str(&text).unwrap()),
+                    Some(Ok(Message::Text(text))) => return Some(text.to_string()),
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                     _ => return None,
                 }
             }
         };
-        let message: Option<Value> =
-            tokio::time::timeout(PATIENCE, next).await.unwrap_or_else(|_| panic!("{} does not answer", self.url));
-        if let Some(["AUTH", challenge]) = message.as_ref().and_then(words).as_deref() {
-            self.challenge = Some((*challenge).to_owned());
-        }
-        message
+        let text = tokio::time::timeout(PATIENCE, next).await;
+        text.unwrap_or_else(|_| panic!("{} does not answer", self.url))
     }
 
     /// Whether nothing comes for this long.
@@ -124,10 +129,6 @@ impl Client {
     }
 }
 
-fn words(message: &Value) -> Option<Vec<&str>> {
-    message.as_array()?.iter().map(Value::as_str).collect()
-}
-
 /// Publishes events; every one has to be taken.
 pub async fn fill(url: &str, events: &[Event]) {
     let Some((first, rest)) = events.split_first() else { return };
@@ -149,31 +150,31 @@ pub async fn fill(url: &str, events: &[Event]) {
 pub async fn events(url: &str, filter: &Value) -> Vec<Event> {
     let mut client = Client::connect(url).await;
     let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
-    let mut page_filter = filter.clone();
-    page_filter["limit"] = json!(PAGE);
+    let mut question = filter.clone();
+    question["limit"] = json!(PAGE);
     // A filter without any condition matches nothing at nostr-relay.
-    if page_filter["since"].is_null() {
-        page_filter["since"] = json!(1);
-    }
-    loop {
-        let answers = client.request(&page_filter).await;
+    let since = filter["since"].as_u64().unwrap_or(1);
+    question["since"] = json!(since);
+    let mut last = filter["until"].as_u64();
+    while last.is_none_or(|last| last >= since) {
+        // nostr-relay leaves the second of `until` out: one more is asked for, and dropped here.
+        if let Some(last) = last {
+            question["until"] = json!(last + 1);
+        }
+        let answers = client.request(&question).await;
         let end = answers.last().unwrap();
         assert_eq!(end[0], "EOSE", "{url} refuses to list {filter}: {end}");
-        let page: Vec<Event> = answers
-            .iter()
-            .filter(|answer| answer[0] == "EVENT")
-            .map(|answer| Event::read(&answer[2].to_string()).unwrap())
-            .collect();
-        let Some(oldest) = page.iter().map(|event| event.created_at).min() else { return found };
-        let new: Vec<Event> = page.into_iter().filter(|event| seen.insert(event.id.clone())).collect();
+        let page = answers.iter().filter(|answer| answer[0] == "EVENT");
+        let page = page.map(|answer| Event::read(&answer[2].to_string()).unwrap());
+        let page: Vec<_> = page.filter(|event| last.is_none_or(|last| event.created_at <= last)).collect();
+        let Some(oldest) = page.iter().map(|event| event.created_at).min() else { break };
+        let known = found.len();
+        found.extend(page.into_iter().filter(|event| seen.insert(event.id.clone())));
         // The oldest second may go on below the page, unless the page brought nothing new.
-        let Some(until) = (if new.is_empty() { oldest.checked_sub(1) } else { Some(oldest) }) else { return found };
-        page_filter["until"] = json!(until);
-        if page_filter["since"].as_u64() > Some(until) {
-            return found;
-        }
-        found.extend(new);
+        let Some(next) = oldest.checked_sub(u64::from(found.len() == known)) else { break };
+        last = Some(next);
     }
+    found
 }
 
 /// The ids of all events that match.

@@ -150,15 +150,17 @@ impl Author {
 
     /// A request to delete these events (NIP-09).
     pub fn delete(&self, at: u64, events: &[&Event]) -> Event {
-        let tags: Vec<_> = events.iter().map(|event| ["e", event.id.as_str()]).collect();
-        let tags: Vec<_> = tags.iter().map(<[_; 2]>::as_slice).collect();
-        self.event(5, at, &tags, "")
+        self.deletion(at, "e", events.iter().map(|event| event.id.as_str()))
     }
 
     /// A request to delete all versions up to `at` under these addresses (NIP-09).
     pub fn delete_addresses(&self, at: u64, addresses: &[&str]) -> Event {
-        let tags: Vec<_> = addresses.iter().map(|address| ["a", *address]).collect();
-        let tags: Vec<_> = tags.iter().map(<[_; 2]>::as_slice).collect();
+        self.deletion(at, "a", addresses.iter().copied())
+    }
+
+    fn deletion<'v>(&self, at: u64, name: &str, values: impl Iterator<Item = &'v str>) -> Event {
+        let tags: Vec<[&str; 2]> = values.map(|value| [name, value]).collect();
+        let tags: Vec<&[&str]> = tags.iter().map(|tag| tag.as_slice()).collect();
         self.event(5, at, &tags, "")
     }
 

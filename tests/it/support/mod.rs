@@ -1,5 +1,17 @@
 //! The world Tieline is tested in. Nothing here uses Tieline's own code: what is checked is not
 //! checked with itself.
+//!
+//! ```ignore
+//! let local = TestRelay::in_process().await;
+//! let peer = ModelRelay::start(Quirks { page_cap: Some(100), neg: Neg::Silence, ..Quirks::default() }).await;
+//! let proxy = Proxy::start(peer.url()).await;
+//! proxy.set_fault(Fault::CutOnce(7));
+//! peer.fill(&Author::new(1).notes(1000, EPOCH));
+//! let output = Cli::new().run(&["sync", local.url(), proxy.url(), "--filter", "{}", "--json"]).await;
+//! assert_eq!(output.code, 0, "{output:?}");
+//! assert_eq!(local.ids(&json!({})).await, peer.ids(&json!({})));
+//! assert!(peer.offered().is_empty());
+//! ```
 // Each part is used by some test or other, not all of them at all times.
 #![allow(dead_code)]
 

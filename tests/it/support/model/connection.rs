@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::{SinkExt, StreamExt};
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
@@ -72,7 +73,7 @@ impl Connection {
                     Message::Close(_) => return Err(Gone),
                     _ => {}
                 },
-                event = live.recv() => self.broadcast(&*event.map_err(|_| Gone)?).await?,
+                event = live.recv() => self.broadcast(event.map_err(|_| Gone)?.as_ref()).await?,
             }
         }
     }
@@ -82,6 +83,9 @@ impl Connection {
         let verb = message[0].as_str().unwrap_or_default().to_owned();
         self.shared.record().add(self.number, Way::Received, &verb, text);
         let quirks = self.shared.quirks().clone();
+        if quirks.max_message_length.is_some_and(|max| text.len() > max) {
+            return Err(Gone);
+        }
         if verb != "CLOSE" && verb != "NEG-CLOSE" {
             for notice in &quirks.chatter {
                 self.send(json!(["NOTICE", notice])).await?;
@@ -91,7 +95,7 @@ impl Connection {
         let name = message[1].as_str().unwrap_or_default().to_owned();
         match verb.as_str() {
             "REQ" => self.req(&quirks, name, &message.as_array().unwrap()[2..]).await,
-            "EVENT" => self.event(&quirks, &message[1]).await,
+            "EVENT" => self.event(&quirks, text).await,
             "AUTH" => self.auth(&quirks, &message[1]).await,
             "NEG-OPEN" => self.neg_open(&quirks, name, &message[2], &message[3]).await,
             "NEG-MSG" => self.neg_msg(&quirks, name, &message[2]).await,
@@ -127,6 +131,9 @@ impl Connection {
             self.challenge(quirks.auth.rotates).await?;
             return self.send(json!(["CLOSED", name, "auth-required: say who you are"])).await;
         }
+        if let Some(text) = &quirks.req_notice {
+            return self.send(json!(["NOTICE", text])).await;
+        }
         let Some(filters) = filters.iter().map(Filter::read).collect::<Option<Vec<_>>>() else {
             return self.send(json!(["CLOSED", name, "invalid: cannot read the filter"])).await;
         };
@@ -144,12 +151,20 @@ impl Connection {
             return self.send(json!(["CLOSED", name, text])).await;
         }
         self.subscriptions.insert(name.clone(), filters);
-        match (quirks.never_eose, quirks.eose_hints, complete) {
-            (true, _, _) => Ok(()),
-            (false, false, _) => self.send(json!(["EOSE", name])).await,
-            (false, true, true) => self.send(json!(["EOSE", name, ["finish"]])).await,
-            (false, true, false) => self.send(json!(["EOSE", name, ["more"]])).await,
+        if quirks.never_eose {
+            return Ok(());
         }
+        let eose = match (quirks.eose_hints, complete) {
+            (false, _) => json!(["EOSE", name]),
+            (true, true) => json!(["EOSE", name, ["finish"]]),
+            (true, false) => json!(["EOSE", name, ["more"]]),
+        };
+        self.send(eose).await?;
+        if quirks.closes_after_eose {
+            self.subscriptions.remove(&name);
+            return self.send(json!(["CLOSED", name, ""])).await;
+        }
+        Ok(())
     }
 
     /// The stored events that answer a REQ, and whether they are all that match.
@@ -161,13 +176,18 @@ impl Connection {
             if quirks.ignores_until {
                 filter.until = None;
             }
+            if quirks.until_exclusive {
+                filter.until = filter.until.map(|until| until.saturating_sub(1));
+            }
             let mut limit = filter.limit.or(quirks.default_limit).unwrap_or(usize::MAX);
             if quirks.ignores_limit {
                 limit = usize::MAX;
             }
             limit = limit.min(quirks.page_cap.unwrap_or(usize::MAX));
-            let mut matching: Vec<&Event> =
-                store.query(&filter).filter(|event| !quirks.unserved.contains(&event.id)).collect();
+            let matching = store.query(&filter).filter(|event| !quirks.unserved.contains(&event.id));
+            // One more than fits tells whether there is more.
+            let enough = if quirks.ties_reversed { usize::MAX } else { limit.saturating_add(1) };
+            let mut matching: Vec<&Event> = matching.take(enough).collect();
             if quirks.ties_reversed {
                 matching.sort_by(|a, b| b.created_at.cmp(&a.created_at).then_with(|| b.id.cmp(&a.id)));
             }
@@ -190,8 +210,10 @@ impl Connection {
         Ok(())
     }
 
-    async fn event(&mut self, quirks: &Quirks, event: &Value) -> Continue {
-        let Some(event) = Event::read(&event.to_string()) else {
+    async fn event(&mut self, quirks: &Quirks, message: &str) -> Continue {
+        // Kept as it came, byte for byte.
+        let parts: Result<(&str, &RawValue), _> = serde_json::from_str(message);
+        let Some(event) = parts.ok().and_then(|(_, event)| Event::read(event.get())) else {
             return self.send(json!(["OK", "", false, "invalid: not an event"])).await;
         };
         let id = event.id.clone();
@@ -218,6 +240,7 @@ impl Connection {
             }
             Verdict::Refuse(text) => self.send(json!(["OK", id, false, text])).await,
             Verdict::Swallow(text) => self.send(json!(["OK", id, true, text])).await,
+            Verdict::Raw(text) => self.send_text("OK", text).await,
             Verdict::Ignore => Ok(()),
             Verdict::Disconnect => Err(Gone),
         }
@@ -261,7 +284,7 @@ impl Connection {
             && event.tag_values("relay").any(|url| url.trim_end_matches('/') == self.shared.url)
             && names("challenge", self.challenge.as_deref());
         if right && !quirks.auth.never_satisfied {
-            self.authenticated = true;
+            self.authenticated = !quirks.auth.in_vain;
             self.send(json!(["OK", event.id, true, ""])).await
         } else {
             self.send(json!(["OK", event.id, false, "restricted: not the answer to the challenge"])).await
@@ -279,7 +302,8 @@ impl Connection {
         }
         if quirks.auth.for_neg && !self.authenticated {
             self.challenge(quirks.auth.rotates).await?;
-            return self.send(json!(["NEG-ERR", name, "auth-required: say who you are"])).await;
+            let verb = if quirks.auth.closes_neg { "CLOSED" } else { "NEG-ERR" };
+            return self.send(json!([verb, name, "auth-required: say who you are"])).await;
         }
         let Some(filter) = Filter::read(filter) else {
             return self.send(json!(["NEG-ERR", name, "error: cannot read the filter"])).await;

@@ -1,7 +1,6 @@
 //! What the scripted relay does differently from a good one.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,11 +18,17 @@ pub struct Quirks {
     pub default_limit: Option<usize>,
     pub ignores_limit: bool,
     pub ignores_until: bool,
+    /// Leaves the second of `until` out, as nostr-relay does.
+    pub until_exclusive: bool,
     /// Of events of one second, the highest id first.
     pub ties_reversed: bool,
     /// EOSE says `finish` or `more` (NIP-67).
     pub eose_hints: bool,
     pub never_eose: bool,
+    /// An empty CLOSED follows the EOSE, as from rust-nostr for ids.
+    pub closes_after_eose: bool,
+    /// A NOTICE with this text is all that a REQ gets.
+    pub req_notice: Option<String>,
     /// A CLOSED with this text after so many events of an answer.
     pub closed_after: Option<(usize, String)>,
     /// REQs open at once on one connection; the next one is CLOSED.
@@ -57,6 +62,8 @@ pub struct Quirks {
     pub neg_tamper: Option<Tamper>,
 
     // All else.
+    /// Bytes of a message; a longer one ends the connection.
+    pub max_message_length: Option<usize>,
     /// Before every answer to anything.
     pub delay: Duration,
     /// NOTICEs before every answer to anything.
@@ -81,6 +88,8 @@ pub enum Verdict {
     Say(String),
     /// Kept as usual, and no OK.
     KeepSilently,
+    /// Not kept; this frame is sent, whatever it is.
+    Raw(String),
     /// Neither kept nor answered.
     Ignore,
     /// The connection ends, without an answer.
@@ -106,6 +115,10 @@ pub struct Auth {
     pub rotates: bool,
     /// Refuses every AUTH.
     pub never_satisfied: bool,
+    /// Accepts every AUTH, and goes on asking for one.
+    pub in_vain: bool,
+    /// Refuses NEG-OPEN with CLOSED instead of NEG-ERR.
+    pub closes_neg: bool,
 }
 
 impl Auth {
@@ -145,11 +158,5 @@ pub enum Info {
 impl Default for Info {
     fn default() -> Self {
         Self::Document(json!({"name": "model", "supported_nips": [1, 9, 11, 42, 77]}))
-    }
-}
-
-impl fmt::Debug for Quirks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Quirks")
     }
 }

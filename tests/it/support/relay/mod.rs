@@ -18,7 +18,7 @@ use process::Process;
 /// A relay on loopback, empty when it starts, gone when it is dropped.
 pub enum TestRelay {
     /// `nostr-relay-builder`, in this process; speaks NIP-77.
-    InProcess(LocalRelay, String),
+    InProcess(Box<LocalRelay>, String),
     /// The scripted one.
     Model(ModelRelay),
     /// `nostr-relay` or strfry, as a process of its own.
@@ -39,7 +39,7 @@ impl TestRelay {
         let relay = LocalRelay::new(configure(builder));
         relay.run().await.unwrap();
         let url = relay.url().await.to_string();
-        Self::InProcess(relay, url)
+        Self::InProcess(Box::new(relay), url)
     }
 
     /// `nostr-relay` from PyPI with SQLite: no NIP-77. `tests/install-relays.sh` installs it.
