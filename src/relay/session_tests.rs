@@ -176,7 +176,8 @@ fn a_refused_or_unanswered_auth_fails_all_who_wait_for_it() {
 
 #[test]
 fn a_neg_open_is_refused_in_many_ways() {
-    let table: [(&str, fn(&NegRefusal) -> bool); 6] = [
+    type Row = (&'static str, fn(&NegRefusal) -> bool);
+    let table: [Row; 6] = [
         (r#"["NEG-ERR","n1","blocked: too many (9 > 5)"]"#, |r| matches!(r, NegRefusal::TooBig { max: Some(5), .. })),
         (r#"["CLOSED","n1","restricted: no"]"#, |r| matches!(r, NegRefusal::Restricted(_))),
         (r#"["NOTICE","ERROR: bad msg: unknown cmd"]"#, |r| matches!(r, NegRefusal::Unsupported(_))),

@@ -6,7 +6,7 @@ use std::path::Path;
 use tempfile::{TempDir, tempdir};
 
 use super::*;
-use crate::job_spec::{Direction, Limits, StrategyChoice};
+use crate::job_spec::{Direction, Limits, RelativeTime, StrategyChoice};
 use crate::nostr::Prefix;
 use crate::outcome::{BySide, Ending, Moved, Skip};
 
@@ -20,6 +20,7 @@ pub(super) fn job(name: &str) -> JobSpec {
         local_url: relay("ws://127.0.0.1:7777"),
         peer_url: relay("wss://relay.example"),
         filter: format!(r##"{{"#t":["{name}"]}}"##).parse().unwrap(),
+        relative: RelativeTime::default(),
         direction: Direction::Both,
         strategy: StrategyChoice::Auto,
         exclude: Vec::new(),
