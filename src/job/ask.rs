@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::JobError;
 use super::memory::Memory;
 use crate::job_spec::Side;
-use crate::nostr::{EventId, Filter, NegRefusal};
+use crate::nostr::{Event, EventId, Filter, NegRefusal, PeerText, Timestamp};
 use crate::outcome::{BySide, Gap};
 use crate::reconcile::{Action, Answer, Head, Page, Question, Reconciler, Reconciliation};
 use crate::relay::{Fault, Link, NegSession, RelayError};
@@ -40,6 +40,8 @@ pub(super) struct Compared {
     pub(super) strategy: &'static str,
     pub(super) gaps: Vec<Gap>,
     pub(super) rounds: u64,
+    /// Sides that were found to have to be listed.
+    pub(super) listed: BySide<bool>,
 }
 
 /// A session that answers queries about one filter.
@@ -98,7 +100,13 @@ impl Comparison<'_> {
                 }
             }
         }
-        Ok(Compared { strategy: machine.strategy(), gaps: machine.gaps().to_vec(), rounds: machine.rounds() })
+        let refused = machine.refusals();
+        Ok(Compared {
+            strategy: machine.strategy(),
+            gaps: machine.gaps().to_vec(),
+            rounds: machine.rounds(),
+            listed: BySide { local: refused.local.is_some(), peer: refused.peer.is_some() },
+        })
     }
 
     fn guards(&self, machine: &Reconciliation) -> bool {
@@ -144,7 +152,7 @@ impl Comparison<'_> {
             Err(error @ RelayError { fault: Fault::Lost(_), .. }) if opened => {
                 self.drops[side] += 1;
                 if self.drops[side] >= DROPS {
-                    let refusal = NegRefusal::Unsupported(crate::nostr::PeerText::new("disconnects on NEG-OPEN"));
+                    let refusal = NegRefusal::Unsupported(PeerText::new("disconnects on NEG-OPEN"));
                     self.memory.learn_nip77(url, Some(&refusal)).await;
                 }
                 Err(error)
@@ -168,7 +176,10 @@ async fn ask(side: Side, link: Link, session: Option<OpenSession>, question: Que
                     (open, false)
                 }
                 // Another window's session, if any, is closed by being dropped here.
-                _ => (OpenSession { session: link.reconcile(filter.clone(), message), filter }, true),
+                _ => match link.as_asked(filter.clone()).await {
+                    Ok(asked) => (OpenSession { session: link.reconcile(asked, message), filter }, true),
+                    Err(error) => return Answered { side, session: None, answer: Err(error), opened: false },
+                },
             };
             let (session, answer) = match open.session.answer().await {
                 Ok(Ok(message)) => (Some(open), Ok(Answer::Neg(message))),
@@ -178,16 +189,23 @@ async fn ask(side: Side, link: Link, session: Option<OpenSession>, question: Que
             Answered { side, session, answer, opened }
         }
         Question::Page { filter, limit } => {
-            let mut heads = Vec::new();
-            let took = link.stored(filter, limit, |event| {
-                // What comes under a wrong id is not on this side, whatever it says.
-                if let Ok(event) = event {
-                    heads.push(Head { created_at: event.created_at(), id: event.id() });
-                }
-            });
-            let took = took.await;
-            let answer = took.map(|(received, hint)| Answer::Page(Page { heads, received, hint }));
+            let answer = page(&link, filter, limit).await.map(Answer::Page);
             Answered { side, session, answer, opened: false }
         }
     }
+}
+
+async fn page(link: &Link, filter: Filter, limit: usize) -> Result<Page, RelayError> {
+    let last = filter.until().unwrap_or(Timestamp::MAX);
+    let mut heads = Vec::new();
+    let take = |event: Result<Event, EventId>| {
+        // What comes under a wrong id is not on this side, whatever it says.
+        if let Ok(event) = event
+            && event.created_at() <= last
+        {
+            heads.push(Head { created_at: event.created_at(), id: event.id() });
+        }
+    };
+    let (received, hint) = link.stored(link.as_asked(filter).await?, limit, take).await?;
+    Ok(Page { heads, received, hint })
 }

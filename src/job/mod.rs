@@ -99,6 +99,9 @@ pub struct Job {
     /// What only the peer has, and what only the local relay has.
     movers: BySide<Mover>,
     drops: BySide<u8>,
+    /// Sides that refused negentropy in this run: a refusal, and above all a silence, is not
+    /// waited for again.
+    listed: BySide<bool>,
     strategy: Option<&'static str>,
     rounds: u64,
     gaps: Vec<Gap>,
@@ -139,6 +142,7 @@ impl Job {
             progress,
             movers,
             drops: BySide::default(),
+            listed: BySide::default(),
             strategy: None,
             rounds: 0,
             gaps: Vec::new(),
@@ -240,7 +244,8 @@ impl Job {
         let (local, peer) = tokio::join!(self.links.local.relay().info(), self.links.peer.relay().info());
         let mut speaks_nip77 = BySide { local: true, peer: true };
         for side in Side::BOTH {
-            speaks_nip77[side] = self.drops[side] < ask::DROPS && !self.memory.lacks_nip77(self.spec.url(side)).await;
+            let refuses = self.listed[side] || self.drops[side] >= ask::DROPS;
+            speaks_nip77[side] = !refuses && !self.memory.lacks_nip77(self.spec.url(side)).await;
         }
         let machine = Reconciliation::new(Setup {
             filter,
@@ -273,9 +278,12 @@ impl Job {
         let BySide { local: up, peer: down } = &mut self.movers;
         let upload = async { up.run(pass, from_local).await.map_err(JobError::from) };
         let download = async { down.run(pass, from_peer).await.map_err(JobError::from) };
-        let (Compared { strategy, gaps, rounds }, (), ()) = tokio::try_join!(compare, upload, download)?;
+        let (Compared { strategy, gaps, rounds, listed }, (), ()) = tokio::try_join!(compare, upload, download)?;
         self.strategy = Some(strategy);
         self.rounds += rounds;
+        for side in Side::BOTH {
+            self.listed[side] |= listed[side];
+        }
         self.gaps.extend(gaps);
         Ok(())
     }

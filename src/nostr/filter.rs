@@ -157,6 +157,12 @@ impl Filter {
         some.then(|| Self { since, until, ..self.clone() })
     }
 
+    /// Ending at another second, later or earlier, or not at all.
+    #[must_use]
+    pub fn with_until(&self, until: Option<Timestamp>) -> Self {
+        Self { until, ..self.clone() }
+    }
+
     /// With these values for a tag besides what it says already; `values` must not be empty.
     #[must_use]
     pub fn with_tag(mut self, name: TagName, values: impl IntoIterator<Item = String>) -> Self {

@@ -134,6 +134,8 @@ struct Shared {
     options: RelayOptions,
     http: reqwest::Client,
     info: OnceCell<Option<RelayInfo>>,
+    /// Whether it takes `until` for the first second that does not match.
+    excludes_until: OnceCell<bool>,
     next_token: AtomicU64,
     pace: pace::Pace,
 }
@@ -163,7 +165,14 @@ impl Relay {
     pub fn spawn(options: RelayOptions) -> Self {
         let http = tls::http_client(&options.tls);
         let pace = pace::Pace::new(options.events_per_second, options.bytes_per_second);
-        let shared = Arc::new(Shared { options, http, info: OnceCell::new(), next_token: AtomicU64::new(0), pace });
+        let shared = Arc::new(Shared {
+            options,
+            http,
+            info: OnceCell::new(),
+            excludes_until: OnceCell::new(),
+            next_token: AtomicU64::new(0),
+            pace,
+        });
         let (inbox, commands) = mpsc::unbounded_channel();
         tokio::spawn(connection::run(shared.clone(), commands));
         Self { shared, inbox }
@@ -288,6 +297,42 @@ impl Link {
         let mut seen = HashSet::with_capacity(ids.len());
         listing.events.retain(|event| seen.insert(event.id()));
         Ok(listing)
+    }
+
+    /// The filter as this relay has to be asked it. NIP-01 includes the second `until`;
+    /// nostr-relay does not, and would lose the last second of every page and window. What comes
+    /// from the second after is the caller's to pass over.
+    ///
+    /// # Errors
+    /// When the relay does not answer to the end.
+    pub async fn as_asked(&self, filter: Filter) -> Result<Filter, RelayError> {
+        let Some(until) = filter.until() else { return Ok(filter) };
+        let cell = &self.relay.shared.excludes_until;
+        let excludes = match cell.get() {
+            Some(known) => *known,
+            None => match self.excludes_until(&filter).await? {
+                Some(found) => *cell.get_or_init(|| async { found }).await,
+                // It holds nothing that could be lost.
+                None => false,
+            },
+        };
+        Ok(if excludes { filter.with_until(until.checked_add(1)) } else { filter })
+    }
+
+    /// Asks for one event it holds with `until` at that event's second; `None` where it holds
+    /// none.
+    async fn excludes_until(&self, filter: &Filter) -> Result<Option<bool>, RelayError> {
+        let newest = self.list(filter.with_until(None), 1).await?;
+        let Some(event) = newest.events.first() else { return Ok(None) };
+        let named = |until| Filter::of_ids([event.id()]).with_until(Some(until));
+        if !self.list(named(event.created_at()), 1).await?.events.is_empty() {
+            return Ok(Some(false));
+        }
+        let later = self.list(named(event.created_at().saturating_add(1)), 1).await?;
+        if !later.events.is_empty() {
+            tracing::debug!(relay = %self.relay.url(), "takes `until` as exclusive");
+        }
+        Ok(Some(!later.events.is_empty()))
     }
 
     /// Opens a negentropy session with its first query.
