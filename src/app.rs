@@ -64,6 +64,7 @@ fn spawn(settings: &RelaySettings, limits: &Limits) -> Result<Relay> {
     let tls: Arc<_> = client_config(settings.ca_file.as_ref())?;
     Ok(Relay::spawn(RelayOptions {
         keys,
+        proxy: settings.proxy.as_ref().map(|proxy| proxy.url().clone()),
         events_per_second: limits.events_per_second,
         bytes_per_second: limits.bytes_per_second,
         cooldown: settings.retry.cooldown,

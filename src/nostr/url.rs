@@ -35,6 +35,16 @@ impl RelayUrl {
         self.0.replacen("ws", "http", 1)
     }
 
+    /// Where to dial: a name or an address without brackets, and a port.
+    #[must_use]
+    pub fn host_and_port(&self) -> (String, u16) {
+        // A normal form parses, and `ws` and `wss` have default ports.
+        let url = url::Url::parse(&self.0).ok();
+        let host = url.as_ref().and_then(url::Url::host_str).unwrap_or_default();
+        let port = url.as_ref().and_then(url::Url::port_or_known_default).unwrap_or_default();
+        (host.trim_matches(['[', ']']).to_owned(), port)
+    }
+
     /// Whether the connection is encrypted.
     #[must_use]
     pub fn is_tls(&self) -> bool {

@@ -14,16 +14,16 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
-use tokio_tungstenite::{Connector, MaybeTlsStream, WebSocketStream, connect_async_tls_with_config};
+use tokio_tungstenite::{Connector, MaybeTlsStream, WebSocketStream, client_async_tls_with_config};
 
 use super::session::{Delivery, Failure, Meter, Request, Session, SessionLimits, Token};
-use super::{RelayOptions, Shared};
+use super::{RelayOptions, Shared, dial};
 use crate::clock;
 use crate::nostr::PeerText;
 
-/// The largest message taken. strfry answers with up to 1,000,000 hex digits, khatru with twice
-/// as many; events of a megabyte exist.
-const MAX_MESSAGE: usize = 4 << 20;
+/// The largest message taken. A responder without a frame limit answers a full query with up to
+/// 2 MB, which is twice as much in hex; events of a megabyte exist.
+const MAX_MESSAGE: usize = 6 << 20;
 
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(250);
@@ -85,11 +85,14 @@ async fn connect(options: &RelayOptions) -> Result<Socket, String> {
     config.max_message_size = Some(MAX_MESSAGE);
     config.max_frame_size = Some(MAX_MESSAGE);
     let connector = Connector::Rustls(options.tls.clone());
-    let url = options.url.as_str();
-    let connecting = connect_async_tls_with_config(url, Some(config), true, Some(connector));
+    let connecting = async {
+        let stream = dial::dial(&options.url, options.proxy.as_ref()).await?;
+        let url = options.url.as_str();
+        let opened = client_async_tls_with_config(url, stream, Some(config), Some(connector)).await;
+        opened.map(|(socket, _)| socket).map_err(|error| explain(&error))
+    };
     match tokio::time::timeout(options.connect_timeout, connecting).await {
-        Ok(Ok((socket, _))) => Ok(socket),
-        Ok(Err(error)) => Err(explain(&error)),
+        Ok(result) => result,
         Err(_) => Err(format!("no connection within {} s", options.connect_timeout.as_secs())),
     }
 }

@@ -5,6 +5,7 @@
 //! after it was lost, never behind the back of whoever waits: what was under way fails first.
 
 mod connection;
+mod dial;
 mod info;
 mod pace;
 mod session;
@@ -36,6 +37,8 @@ pub struct RelayOptions {
     pub keys: Option<Keys>,
     /// Trusted certificates and the provider of TLS.
     pub tls: Arc<rustls::ClientConfig>,
+    /// What the connection goes through: `socks5h://` or `http://`.
+    pub proxy: Option<url::Url>,
     /// EVENTs per second it is sent.
     pub events_per_second: Option<NonZeroU32>,
     /// Bytes of EVENTs per second it is sent.
@@ -59,6 +62,7 @@ impl RelayOptions {
             url,
             keys: None,
             tls,
+            proxy: None,
             events_per_second: None,
             bytes_per_second: None,
             connect_timeout: Duration::from_secs(10),
@@ -163,7 +167,7 @@ impl Relay {
     /// Starts the task that will own the connection. Nothing is dialled yet.
     #[must_use]
     pub fn spawn(options: RelayOptions) -> Self {
-        let http = tls::http_client(&options.tls);
+        let http = tls::http_client(&options.tls, options.proxy.as_ref());
         let pace = pace::Pace::new(options.events_per_second, options.bytes_per_second);
         let shared = Arc::new(Shared {
             options,

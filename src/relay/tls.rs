@@ -44,14 +44,20 @@ pub fn client_config(ca_file: Option<&PathBuf>) -> Result<Arc<rustls::ClientConf
     Ok(Arc::new(config))
 }
 
-/// A client for NIP-11 documents.
-pub(super) fn http_client(tls: &Arc<rustls::ClientConfig>) -> reqwest::Client {
-    reqwest::Client::builder()
+/// A client for NIP-11 documents. It goes the way that the WebSocket goes, and no other.
+pub(super) fn http_client(tls: &Arc<rustls::ClientConfig>, proxy: Option<&url::Url>) -> reqwest::Client {
+    let builder = reqwest::Client::builder()
         .tls_backend_preconfigured((**tls).clone())
         .user_agent(concat!("tieline/", env!("CARGO_PKG_VERSION")))
-        .build()
-        // The configuration above is one that rustls accepted already.
-        .expect("a preconfigured TLS backend is accepted")
+        .no_proxy();
+    let proxy = proxy.and_then(|proxy| reqwest::Proxy::all(proxy.as_str()).ok());
+    match proxy {
+        Some(proxy) => builder.proxy(proxy),
+        None => builder,
+    }
+    .build()
+    // The configuration above is one that rustls accepted already.
+    .expect("a preconfigured TLS backend is accepted")
 }
 
 fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, rustls::pki_types::pem::Error> {
