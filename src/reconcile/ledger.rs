@@ -24,7 +24,7 @@ pub(super) struct Ledger {
     pub shown: BySide<bool>,
     /// The largest page each side ever sent.
     pub largest_page: BySide<usize>,
-    /// Single seconds that a side found too big to reconcile.
+    /// Single seconds that a side found too big to reconcile, since it last answered.
     pub big_seconds: BySide<u32>,
 }
 

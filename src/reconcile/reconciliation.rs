@@ -16,9 +16,13 @@ const BUSY_TRIES: u32 = 3;
 /// How often a session that breaks is opened again.
 const BROKEN_TRIES: u32 = 1;
 
-/// Single seconds that a side may find too big. One that finds any window too big gets here after
-/// thirty halvings, and is listed then: its refusals are not about size.
+/// Single seconds in a row that a side may find too big. One that finds any window too big gets
+/// here after thirty halvings, and is listed then: its refusals are not about size.
 const MAX_BIG_SECONDS: u32 = 16;
+
+/// Windows that a side may find too big: at 500 events a window, this is 5,000,000 events, and
+/// listing them takes no longer.
+const MAX_TOO_BIG: u32 = 10_000;
 
 /// What a reconciliation starts from.
 #[derive(Clone, Debug)]
@@ -55,6 +59,7 @@ pub struct Reconciliation {
     /// Refusals in a row that asking again may cure.
     busy: BySide<u32>,
     broken: BySide<u32>,
+    too_big: BySide<u32>,
     rounds: u64,
     ledger: Ledger,
     failed: bool,
@@ -103,6 +108,7 @@ impl Reconciliation {
             asked: BySide::default(),
             busy: BySide::default(),
             broken: BySide::default(),
+            too_big: BySide::default(),
             rounds: 0,
             ledger: Ledger::default(),
             failed: false,
@@ -151,7 +157,7 @@ impl Reconciliation {
             }
             Answer::Neg(message) => {
                 self.rounds += 1;
-                (self.busy[side], self.broken[side]) = (0, 0);
+                (self.busy[side], self.broken[side], self.ledger.big_seconds[side]) = (0, 0, 0);
                 strategy.on_message(side, &message, &mut self.ledger)
             }
             Answer::Page(page) => strategy.on_page(side, page, &mut self.ledger),
@@ -192,7 +198,8 @@ impl Reconciliation {
         let Some(strategy) = &mut self.current else { return Ok(()) };
         let narrowed = strategy.narrow(side, found, max, &mut self.ledger)?;
         let window = strategy.unsettled();
-        if self.ledger.big_seconds[side] > MAX_BIG_SECONDS {
+        self.too_big[side] += 1;
+        if self.ledger.big_seconds[side] > MAX_BIG_SECONDS || self.too_big[side] > MAX_TOO_BIG {
             return self.list(side, NegRefusal::TooBig { max, found });
         }
         match narrowed {

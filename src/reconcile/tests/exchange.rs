@@ -1,6 +1,5 @@
 //! Two relays that speak NIP-77.
 
-use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::super::message::{Bound, Decoder, Encoder, Mode, fingerprint};
