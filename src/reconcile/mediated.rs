@@ -108,6 +108,8 @@ struct Work {
 pub(super) struct Mediator {
     work: BySide<Work>,
     lists: Lists,
+    /// Ids in lists from which on only what empties lists is asked.
+    full_lists: usize,
     queries: u64,
     found: u64,
 }
@@ -126,7 +128,7 @@ impl Mediator {
             shown: false,
         };
         let work = BySide { local: work(max_query.local), peer: work(max_query.peer) };
-        let mut mediator = Self { work, lists: Lists::default(), queries: 0, found: 0 };
+        let mut mediator = Self { work, lists: Lists::default(), full_lists: FULL_LISTS, queries: 0, found: 0 };
         if lower < upper {
             mediator.wait(first, Task { lower, upper, ask: Ask::Open, list: None, depth: 0 });
         }
@@ -146,7 +148,7 @@ impl Mediator {
     /// The next query for a side, unless there is nothing to ask it now. It stands alone, so it
     /// may be sent in any session.
     pub fn next_query(&mut self, side: Side) -> Option<Vec<u8>> {
-        let full = self.lists.held() >= FULL_LISTS;
+        let full = self.lists.held() >= self.full_lists;
         let work = &mut self.work[side];
         if work.asked.is_some() {
             return None;
@@ -377,5 +379,41 @@ impl<'a> Ranges<'a> {
     fn finish(mut self) -> Result<(), MessageError> {
         while self.decoder.next()?.is_some() {}
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nostr::Filter;
+    use crate::reconcile::tests::model::{Item, Relay, random_id};
+    use crate::reconcile::{Answer, Question};
+
+    /// A side that lists faster than the other takes must wait for it.
+    #[test]
+    fn lists_are_bounded() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        let mut relay = || Relay::new((0..40_000).map(|at| Item::new(at, random_id(&mut rng))));
+        let (mut local, mut peer) = (relay(), relay());
+        let domain = (Bound::ZERO, Bound::at(40_000));
+        let max_query = BySide { local: 60_000, peer: 2_000 };
+        let mut mediator = Mediator::new(domain, Side::Local, max_query);
+        mediator.full_lists = 5_000;
+        let (mut found, mut most) = (0, 0);
+        while !mediator.is_done() {
+            let peer_query = mediator.next_query(Side::Peer).map(|message| (Side::Peer, message));
+            let (side, message) =
+                peer_query.or_else(|| Some((Side::Local, mediator.next_query(Side::Local)?))).expect("a query");
+            let relay = if side == Side::Local { &mut local } else { &mut peer };
+            let Answer::Neg(answer) = relay.answer(&Question::Neg { filter: Filter::new(), message }) else {
+                panic!("a refusal")
+            };
+            mediator.on_answer(side, &answer, &mut |_, _| found += 1).unwrap();
+            most = most.max(mediator.lists.held());
+        }
+        assert_eq!(found, 80_000);
+        // What makes them full, and an answer to 2 kB of ranges.
+        assert!((5_000..5_000 + 100 * 31).contains(&most), "{most}");
+        assert_eq!(mediator.lists.held(), 0);
     }
 }
