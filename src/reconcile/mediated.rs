@@ -18,20 +18,12 @@ use crate::outcome::BySide;
 /// Sent where a range must be opened up. No set has it but by a collision of SHA-256.
 const DUMMY: Fingerprint = *b"tieline: open up";
 
-/// The most ranges in one query. A side without a frame limit answers each with 31 ids (992
-/// bytes) or 16 fingerprints at the most: 2 MB, and 2.5 MB are accepted as one message.
-const MAX_RANGES: usize = 2_000;
-
-/// The most ranges in one query to a side that has dropped a session, perhaps because its answer
-/// was too large for a proxy on the way: half a megabyte, as strfry's own limit.
-const CAREFUL_RANGES: usize = 500;
-
 /// Hops a range may be handed on for. Each divides an honest side's set by 16, so that 2 log16 n
 /// and a few would do.
 const MAX_DEPTH: u16 = 64;
 
-/// Tasks waiting at once, about 150 bytes each. 2,000 ranges opened into 16 parts over four
-/// levels are 128,000.
+/// Tasks waiting at once, about 150 bytes each. 2,700 ranges, as many as
+/// a query holds, opened into 16 parts over four levels are 172,800.
 const MAX_OPEN: usize = 500_000;
 
 /// Queries in all: at 60,000 bytes an answer, 6 GB.
@@ -87,6 +79,31 @@ struct Task {
     depth: u16,
 }
 
+/// How long a side's answers become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answers {
+    /// As long as what is asked for, as far as is known.
+    Unlimited,
+    /// One has run out of room: they end where its own limit is.
+    Limited,
+    /// A session was lost, perhaps to an answer too long to get through.
+    Lost,
+}
+
+impl Answers {
+    /// The most ranges to ask about at once. Without a limit each is answered with 31 ids (992
+    /// bytes) or 16 fingerprints at the most: 4 MB of hex digits, and far less where ranges turn
+    /// out equal. Fewer would cost all others rounds (1,200: half as many again). After a loss:
+    /// half a megabyte, as the relays in use limit themselves.
+    const fn max_ranges(self) -> usize {
+        match self {
+            Self::Unlimited => 2_000,
+            Self::Limited => usize::MAX,
+            Self::Lost => 500,
+        }
+    }
+}
+
 /// What is asked of one side.
 #[derive(Debug)]
 struct Work {
@@ -97,8 +114,7 @@ struct Work {
     /// Ranges to ask about at once: about as many as the last answers had room for.
     room: usize,
     max_query: usize,
-    /// It has dropped a session: large ranges are opened up rather than listed.
-    careful: bool,
+    answers: Answers,
     /// It has shown that it has something.
     shown: bool,
 }
@@ -121,10 +137,10 @@ impl Mediator {
         let work = |max_query| Work {
             waiting: BTreeMap::new(),
             asked: None,
-            room: MAX_RANGES,
+            room: Answers::Unlimited.max_ranges(),
             // No less than a single range takes.
             max_query: usize::max(max_query, 1 + Encoder::MAX_STEP),
-            careful: false,
+            answers: Answers::Unlimited,
             shown: false,
         };
         let work = BySide { local: work(max_query.local), peer: work(max_query.peer) };
@@ -163,7 +179,8 @@ impl Mediator {
                 break;
             }
             let Some(mut task) = work.waiting.remove(&lower) else { continue };
-            if work.careful && task.ask == Ask::List {
+            // Its list of a large range may be what did not get through.
+            if work.answers == Answers::Lost && task.ask == Ask::List {
                 task.ask = Ask::Open;
             }
             let mode = match task.ask {
@@ -182,12 +199,14 @@ impl Mediator {
         Some(message.finish())
     }
 
-    /// Forgets the query under way at a side, whose session was lost: it is asked again, with
-    /// more care.
+    /// Forgets the query under way at a side, whose session was lost: it is asked again, in
+    /// smaller parts unless its answers are known to be limited.
     pub fn reset(&mut self, side: Side) {
         let work = &mut self.work[side];
-        work.careful = true;
-        work.room = work.room.min(CAREFUL_RANGES);
+        if work.answers == Answers::Unlimited {
+            work.answers = Answers::Lost;
+            work.room = work.room.min(work.answers.max_ranges());
+        }
         for task in work.asked.take().into_iter().flatten() {
             work.waiting.insert(task.lower, task);
         }
@@ -267,9 +286,10 @@ impl Mediator {
         }
         let work = &mut self.work[side];
         if short {
+            work.answers = Answers::Limited;
             work.room = answered + answered / 4 + 1;
         } else if asked == work.room {
-            work.room = (2 * work.room).min(if work.careful { CAREFUL_RANGES } else { MAX_RANGES });
+            work.room = work.room.saturating_mul(2).min(work.answers.max_ranges());
         }
         Ok(())
     }
