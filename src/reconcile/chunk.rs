@@ -9,7 +9,7 @@ use super::ledger::Ledger;
 use super::mediated::Mediator;
 use super::paged::difference;
 use super::pager::Pager;
-use super::strategy::{Limits, Narrowed};
+use super::strategy::Limits;
 use super::window::Window;
 use super::{Head, Page, Question, ReconcileError};
 use crate::job_spec::Side;
@@ -105,26 +105,21 @@ impl Chunk {
         }
     }
 
-    /// The other side finds the window under way too big.
-    pub fn narrow(
-        &mut self,
-        found: Option<u64>,
-        max: Option<u64>,
-        ledger: &mut Ledger,
-    ) -> Result<Narrowed, ReconcileError> {
-        let Some(window) = self.windows.pop() else { return Ok(Narrowed::Within) };
+    /// The other side finds the window under way too big: its parts come next, or a single second
+    /// is listed there.
+    pub fn narrow(&mut self, found: Option<u64>, max: Option<u64>, ledger: &mut Ledger) -> Result<(), ReconcileError> {
+        let Some(window) = self.windows.pop() else { return Ok(()) };
         if let Some(parts) = window.split(found, max) {
             self.windows.extend(parts);
             self.start()?;
-            self.go_on(ledger)?;
-            return Ok(Narrowed::Within);
+            return self.go_on(ledger);
         }
         let side = self.listed.other();
         ledger.big_seconds[side] += 1;
         let pager = self.limits.pager(side, window.filter(), window.high(), ledger);
         self.exchange = Exchange::Paged { pager, heads: Vec::new() };
         self.windows.push(window);
-        Ok(Narrowed::Within)
+        Ok(())
     }
 
     /// Lets the listed ids answer, and goes from one window to the next, until the other side

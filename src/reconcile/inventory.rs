@@ -116,7 +116,8 @@ impl Strategy for Inventory {
         max: Option<u64>,
         ledger: &mut Ledger,
     ) -> Result<Narrowed, ReconcileError> {
-        self.chunk(side)?.narrow(found, max, ledger)
+        self.chunk(side)?.narrow(found, max, ledger)?;
+        Ok(Narrowed::Within)
     }
 
     fn is_done(&self) -> bool {

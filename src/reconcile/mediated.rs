@@ -18,20 +18,12 @@ use crate::outcome::BySide;
 /// Sent where a range must be opened up. No set has it but by a collision of SHA-256.
 const DUMMY: Fingerprint = *b"tieline: open up";
 
-/// The most ranges in one query. A side without a frame limit answers each with 31 ids (992
-/// bytes) or 16 fingerprints at the most: 2 MB, and 2.5 MB are accepted as one message.
-const MAX_RANGES: usize = 2_000;
-
-/// The most ranges in one query to a side that has dropped a session, perhaps because its answer
-/// was too large for a proxy on the way: half a megabyte, as strfry's own limit.
-const CAREFUL_RANGES: usize = 500;
-
 /// Hops a range may be handed on for. Each divides an honest side's set by 16, so that 2 log16 n
 /// and a few would do.
 const MAX_DEPTH: u16 = 64;
 
-/// Tasks waiting at once, about 150 bytes each. 2,000 ranges opened into 16 parts over four
-/// levels are 128,000.
+/// Tasks waiting at once, about 150 bytes each. 2,700 ranges, as many as
+/// a query holds, opened into 16 parts over four levels are 172,800.
 const MAX_OPEN: usize = 500_000;
 
 /// Queries in all: at 60,000 bytes an answer, 6 GB.
@@ -87,6 +79,31 @@ struct Task {
     depth: u16,
 }
 
+/// How long a side's answers become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answers {
+    /// As long as what is asked for, as far as is known.
+    Unlimited,
+    /// One has run out of room: they end where its own limit is.
+    Limited,
+    /// A session was lost, perhaps to an answer too long to get through.
+    Lost,
+}
+
+impl Answers {
+    /// The most ranges to ask about at once. Without a limit each is answered with 31 ids (992
+    /// bytes) or 16 fingerprints at the most: 4 MB of hex digits, and far less where ranges turn
+    /// out equal. Fewer would cost all others rounds (1,200: half as many again). After a loss:
+    /// half a megabyte, as the relays in use limit themselves.
+    const fn max_ranges(self) -> usize {
+        match self {
+            Self::Unlimited => 2_000,
+            Self::Limited => usize::MAX,
+            Self::Lost => 500,
+        }
+    }
+}
+
 /// What is asked of one side.
 #[derive(Debug)]
 struct Work {
@@ -97,8 +114,7 @@ struct Work {
     /// Ranges to ask about at once: about as many as the last answers had room for.
     room: usize,
     max_query: usize,
-    /// It has dropped a session: large ranges are opened up rather than listed.
-    careful: bool,
+    answers: Answers,
     /// It has shown that it has something.
     shown: bool,
 }
@@ -108,6 +124,8 @@ struct Work {
 pub(super) struct Mediator {
     work: BySide<Work>,
     lists: Lists,
+    /// Ids in lists from which on only what empties lists is asked.
+    full_lists: usize,
     queries: u64,
     found: u64,
 }
@@ -119,14 +137,14 @@ impl Mediator {
         let work = |max_query| Work {
             waiting: BTreeMap::new(),
             asked: None,
-            room: MAX_RANGES,
+            room: Answers::Unlimited.max_ranges(),
             // No less than a single range takes.
             max_query: usize::max(max_query, 1 + Encoder::MAX_STEP),
-            careful: false,
+            answers: Answers::Unlimited,
             shown: false,
         };
         let work = BySide { local: work(max_query.local), peer: work(max_query.peer) };
-        let mut mediator = Self { work, lists: Lists::default(), queries: 0, found: 0 };
+        let mut mediator = Self { work, lists: Lists::default(), full_lists: FULL_LISTS, queries: 0, found: 0 };
         if lower < upper {
             mediator.wait(first, Task { lower, upper, ask: Ask::Open, list: None, depth: 0 });
         }
@@ -146,7 +164,7 @@ impl Mediator {
     /// The next query for a side, unless there is nothing to ask it now. It stands alone, so it
     /// may be sent in any session.
     pub fn next_query(&mut self, side: Side) -> Option<Vec<u8>> {
-        let full = self.lists.held() >= FULL_LISTS;
+        let full = self.lists.held() >= self.full_lists;
         let work = &mut self.work[side];
         if work.asked.is_some() {
             return None;
@@ -161,7 +179,8 @@ impl Mediator {
                 break;
             }
             let Some(mut task) = work.waiting.remove(&lower) else { continue };
-            if work.careful && task.ask == Ask::List {
+            // Its list of a large range may be what did not get through.
+            if work.answers == Answers::Lost && task.ask == Ask::List {
                 task.ask = Ask::Open;
             }
             let mode = match task.ask {
@@ -180,12 +199,14 @@ impl Mediator {
         Some(message.finish())
     }
 
-    /// Forgets the query under way at a side, whose session was lost: it is asked again, with
-    /// more care.
+    /// Forgets the query under way at a side, whose session was lost: it is asked again, in
+    /// smaller parts unless its answers are known to be limited.
     pub fn reset(&mut self, side: Side) {
         let work = &mut self.work[side];
-        work.careful = true;
-        work.room = work.room.min(CAREFUL_RANGES);
+        if work.answers == Answers::Unlimited {
+            work.answers = Answers::Lost;
+            work.room = work.room.min(work.answers.max_ranges());
+        }
         for task in work.asked.take().into_iter().flatten() {
             work.waiting.insert(task.lower, task);
         }
@@ -265,9 +286,10 @@ impl Mediator {
         }
         let work = &mut self.work[side];
         if short {
+            work.answers = Answers::Limited;
             work.room = answered + answered / 4 + 1;
         } else if asked == work.room {
-            work.room = (2 * work.room).min(if work.careful { CAREFUL_RANGES } else { MAX_RANGES });
+            work.room = work.room.saturating_mul(2).min(work.answers.max_ranges());
         }
         Ok(())
     }
@@ -377,5 +399,41 @@ impl<'a> Ranges<'a> {
     fn finish(mut self) -> Result<(), MessageError> {
         while self.decoder.next()?.is_some() {}
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nostr::Filter;
+    use crate::reconcile::tests::model::{Item, Relay, random_id};
+    use crate::reconcile::{Answer, Question};
+
+    /// A side that lists faster than the other takes must wait for it.
+    #[test]
+    fn lists_are_bounded() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        let mut relay = || Relay::new((0..40_000).map(|at| Item::new(at, random_id(&mut rng))));
+        let (mut local, mut peer) = (relay(), relay());
+        let domain = (Bound::ZERO, Bound::at(40_000));
+        let max_query = BySide { local: 60_000, peer: 2_000 };
+        let mut mediator = Mediator::new(domain, Side::Local, max_query);
+        mediator.full_lists = 5_000;
+        let (mut found, mut most) = (0, 0);
+        while !mediator.is_done() {
+            let peer_query = mediator.next_query(Side::Peer).map(|message| (Side::Peer, message));
+            let (side, message) =
+                peer_query.or_else(|| Some((Side::Local, mediator.next_query(Side::Local)?))).expect("a query");
+            let relay = if side == Side::Local { &mut local } else { &mut peer };
+            let Answer::Neg(answer) = relay.answer(&Question::Neg { filter: Filter::new(), message }) else {
+                panic!("a refusal")
+            };
+            mediator.on_answer(side, &answer, &mut |_, _| found += 1).unwrap();
+            most = most.max(mediator.lists.held());
+        }
+        assert_eq!(found, 80_000);
+        // What makes them full, and an answer to 2 kB of ranges.
+        assert!((5_000..5_000 + 100 * 31).contains(&most), "{most}");
+        assert_eq!(mediator.lists.held(), 0);
     }
 }

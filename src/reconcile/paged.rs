@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::ledger::Ledger;
 use super::pager::Pager;
-use super::strategy::{Limits, Narrowed, Strategy};
+use super::strategy::{Limits, Strategy};
 use super::window::Window;
 use super::{Head, Page, Question, ReconcileError};
 use crate::job_spec::Side;
@@ -49,10 +49,6 @@ impl Strategy for Paged {
         if behind { self.pagers[side].next_question() } else { None }
     }
 
-    fn on_message(&mut self, side: Side, _message: &[u8], _ledger: &mut Ledger) -> Result<(), ReconcileError> {
-        Err(ReconcileError::Unasked { side })
-    }
-
     fn on_page(&mut self, side: Side, page: Page, ledger: &mut Ledger) -> Result<(), ReconcileError> {
         let pager = &mut self.pagers[side];
         let heads = pager.take(page).map_err(|error| ReconcileError::Listing { side, error })?;
@@ -60,18 +56,6 @@ impl Strategy for Paged {
         self.heads[side].extend(heads);
         self.settle(ledger);
         Ok(())
-    }
-
-    fn reset(&mut self, _side: Side) {}
-
-    fn narrow(
-        &mut self,
-        side: Side,
-        _found: Option<u64>,
-        _max: Option<u64>,
-        _ledger: &mut Ledger,
-    ) -> Result<Narrowed, ReconcileError> {
-        Err(ReconcileError::Unasked { side })
     }
 
     fn is_done(&self) -> bool {

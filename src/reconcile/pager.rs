@@ -126,7 +126,7 @@ impl Pager {
     /// first and none newer than those before.
     ///
     /// # Errors
-    /// When the relay does not list what it is asked for.
+    /// When the relay does not list what it is asked for. The listing is over then.
     pub fn take(&mut self, page: Page) -> Result<Vec<Head>, PagerError> {
         if !std::mem::take(&mut self.asked) {
             return Err(PagerError::Unasked);
@@ -185,15 +185,14 @@ impl Pager {
             if self.stalled > 1 {
                 return Err(PagerError::NoProgress);
             }
-        }
-        if !heads.is_empty() {
+        } else {
             self.stalled = 0;
         }
         self.state = match self.oldest {
             _ if finished => State::Done,
-            // Nothing at all, or nothing that was asked for: the latter is asked for once more.
-            None if page.received == 0 => State::Done,
             _ if !heads.is_empty() => State::Walk,
+            None if page.received == 0 => State::Done,
+            // Nothing that was asked for: once more.
             None => State::Walk,
             Some(_) if self.below().is_some() => State::Below { last: page },
             Some(second) => return self.judge(second, &page, Page::default()),

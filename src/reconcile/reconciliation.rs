@@ -72,13 +72,15 @@ struct Todo {
     listed: BySide<bool>,
 }
 
-/// Whose question an answer is to.
+/// What answer a side owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owed {
-    /// The strategy's under way.
-    Current,
-    /// One's that was given up: the answer is awaited, and ignored.
-    Abandoned,
+    /// A NIP-77 message, or a refusal.
+    Message,
+    /// A page.
+    Page,
+    /// One to a strategy that was given up: it is awaited, and ignored.
+    Nothing,
 }
 
 impl Reconciliation {
@@ -148,8 +150,10 @@ impl Reconciliation {
 
     fn take(&mut self, side: Side, answer: Answer) -> Result<(), ReconcileError> {
         let owed = self.asked[side].take().ok_or(ReconcileError::Unasked { side })?;
-        let Some(strategy) = self.current.as_mut().filter(|_| owed == Owed::Current) else { return Ok(()) };
+        let Some(strategy) = self.current.as_mut().filter(|_| owed != Owed::Nothing) else { return Ok(()) };
+        let fits = matches!(answer, Answer::Page(_)) == (owed == Owed::Page);
         match answer {
+            _ if !fits => Err(ReconcileError::Unasked { side }),
             // A relay that speaks another version says so by its version byte alone.
             Answer::Neg(message) if message.len() == 1 && message[0] != super::message::VERSION => {
                 let text = format!("negentropy version 0x{:02x}", message[0]);
@@ -236,7 +240,7 @@ impl Reconciliation {
         self.windows.extend(windows);
         self.current = None;
         for side in Side::BOTH {
-            self.asked[side] = self.asked[side].map(|_| Owed::Abandoned);
+            self.asked[side] = self.asked[side].map(|_| Owed::Nothing);
         }
     }
 
@@ -282,7 +286,10 @@ impl Reconciler for Reconciliation {
                 Some(strategy) if strategy.is_done() => self.current = None,
                 Some(_) => {
                     let (side, question) = self.question()?;
-                    self.asked[side] = Some(Owed::Current);
+                    self.asked[side] = Some(match question {
+                        Question::Neg { .. } => Owed::Message,
+                        Question::Page { .. } => Owed::Page,
+                    });
                     return Some(Action::Ask(side, question));
                 }
             }

@@ -38,8 +38,8 @@ pub(super) enum Narrowed {
     Second,
 }
 
-/// Settles a window. What a side does not speak is not asked of it, so that each strategy takes
-/// only the answers it knows.
+/// Settles a window. What one does not ask about it does not take: the methods that are not its
+/// own say so.
 pub(super) trait Strategy: Send + std::fmt::Debug {
     /// `mediated`, `inventory` or `paged`.
     fn name(&self) -> &'static str;
@@ -48,22 +48,28 @@ pub(super) trait Strategy: Send + std::fmt::Debug {
     fn question(&mut self, side: Side) -> Option<Question>;
 
     /// Takes a NIP-77 answer.
-    fn on_message(&mut self, side: Side, message: &[u8], ledger: &mut Ledger) -> Result<(), ReconcileError>;
+    fn on_message(&mut self, side: Side, _message: &[u8], _ledger: &mut Ledger) -> Result<(), ReconcileError> {
+        Err(ReconcileError::Unasked { side })
+    }
 
     /// Takes a page.
-    fn on_page(&mut self, side: Side, page: Page, ledger: &mut Ledger) -> Result<(), ReconcileError>;
+    fn on_page(&mut self, side: Side, _page: Page, _ledger: &mut Ledger) -> Result<(), ReconcileError> {
+        Err(ReconcileError::Unasked { side })
+    }
 
     /// A side's session was lost: what it was asked is asked again.
-    fn reset(&mut self, side: Side);
+    fn reset(&mut self, _side: Side) {}
 
     /// A side takes no more than `max` events at once, and found `found`.
     fn narrow(
         &mut self,
         side: Side,
-        found: Option<u64>,
-        max: Option<u64>,
-        ledger: &mut Ledger,
-    ) -> Result<Narrowed, ReconcileError>;
+        _found: Option<u64>,
+        _max: Option<u64>,
+        _ledger: &mut Ledger,
+    ) -> Result<Narrowed, ReconcileError> {
+        Err(ReconcileError::Unasked { side })
+    }
 
     /// Whether every difference has been reported.
     fn is_done(&self) -> bool;
@@ -101,10 +107,6 @@ impl Strategy for Mediated {
             .map_err(|error| ReconcileError::Exchange { side, error })?;
         ledger.shown[side] |= self.mediator.has_shown(side);
         Ok(())
-    }
-
-    fn on_page(&mut self, side: Side, _page: Page, _ledger: &mut Ledger) -> Result<(), ReconcileError> {
-        Err(ReconcileError::Unasked { side })
     }
 
     fn reset(&mut self, side: Side) {

@@ -3,5 +3,5 @@
 mod exchange;
 mod hostile;
 mod listing;
-mod model;
+pub(super) mod model;
 mod refusals;

@@ -75,6 +75,26 @@ fn both_sides_are_asked_at_once() {
     assert!(outcome.concurrent > 10, "{outcome:?}");
 }
 
+/// A side without a frame limit would send all it has as one list.
+#[test]
+fn an_answer_that_does_not_get_through_is_asked_for_in_parts() {
+    let (mut local, mut peer) = relays(5, 100, 50_000, 0, 1_000_000);
+    local.longest_answer = Some(600_000);
+    let outcome = run_exact(setup(StrategyChoice::Auto), &mut local, &mut peer);
+    assert_eq!((outcome.strategy, local.pages), ("mediated", 0));
+}
+
+#[test]
+fn an_inventory_costs_one_side_few_rounds() {
+    let (mut local, mut peer) = relays(6, 50_000, 500, 500, 10_000_000);
+    peer.frame = 500_000;
+    let mut setup = setup(StrategyChoice::Inventory);
+    setup.page_limit.local = 5_000;
+    run_exact(setup, &mut local, &mut peer);
+    println!("inventory: {} queries, {} bytes", peer.queries, peer.bytes);
+    assert!(peer.queries <= 6);
+}
+
 #[test]
 fn a_small_query_limit_is_kept() {
     let (mut local, mut peer) = relays(4, 5_000, 500, 500, 1_000_000);

@@ -99,6 +99,8 @@ pub struct Relay {
     pub refusals: VecDeque<NegRefusal>,
     pub refuses_after: usize,
     pub responder: Option<Responder>,
+    /// A longer answer does not get through, and the connection is gone.
+    pub longest_answer: Option<usize>,
     pub queries: usize,
     pub pages: usize,
     pub bytes: usize,
@@ -143,6 +145,9 @@ impl Relay {
                 Negentropy::borrowed(storage, self.frame).unwrap().reconcile(query).unwrap()
             }
         };
+        if self.longest_answer.is_some_and(|longest| answer.len() > longest) {
+            return Answer::Refused(NegRefusal::Broken(PeerText::new("message too long")));
+        }
         self.bytes += query.len() + answer.len();
         self.longest_query = self.longest_query.max(query.len());
         Answer::Neg(answer)

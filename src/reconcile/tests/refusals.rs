@@ -181,6 +181,10 @@ fn an_answer_that_nothing_was_asked_for_is_an_error() {
     let Some(Action::Ask(side, _)) = reconciliation.poll() else { panic!("no question") };
     let page = Answer::Page(Page::default());
     assert_eq!(reconciliation.handle(side, page), Err(ReconcileError::Unasked { side }));
+    let mut reconciliation = Reconciliation::new(setup(StrategyChoice::Paged));
+    let Some(Action::Ask(side, _)) = reconciliation.poll() else { panic!("no question") };
+    let refusal = Answer::Refused(NegRefusal::Silent);
+    assert_eq!(reconciliation.handle(side, refusal), Err(ReconcileError::Unasked { side }));
 }
 
 proptest! {
