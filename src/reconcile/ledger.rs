@@ -1,23 +1,16 @@
 //! What outlives a strategy: the differences found, and what the sides have shown of themselves.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use super::pager::{DenseSecond, Pager};
 use crate::job_spec::Side;
 use crate::nostr::EventId;
 use crate::outcome::{BySide, Gap};
 
-/// Ids remembered, so that a window that has to be started afresh does not report them again, nor
-/// a relay that lists an id twice: about 16 MB. Beyond that an id may be reported twice; the job
-/// looks at every id before it moves it, so that this costs nothing but the look.
-const MAX_REMEMBERED: usize = 250_000;
-
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// Differences to be handed out.
     pub found: VecDeque<(Side, EventId)>,
-    /// The first of those ever found.
-    remembered: HashSet<EventId>,
     /// Seconds too dense to list, each once.
     pub gaps: Vec<Gap>,
     /// Whether a side has shown that it has something.
@@ -29,16 +22,11 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// One side has this id alone.
+    /// One side has this id alone. A window that is started afresh, and a relay that lists an id
+    /// twice, bring it here again: the job looks every id up before it moves it, so none is
+    /// remembered here.
     pub fn report(&mut self, on: Side, id: EventId) {
-        let new = if self.remembered.len() < MAX_REMEMBERED {
-            self.remembered.insert(id)
-        } else {
-            !self.remembered.contains(&id)
-        };
-        if new {
-            self.found.push_back((on, id));
-        }
+        self.found.push_back((on, id));
     }
 
     /// Takes over what a page has taught of the side it came from.

@@ -43,7 +43,8 @@ pub trait Reconciler {
 pub enum Action {
     /// Put a question to a side; its answer is owed to [`Reconciler::handle`].
     Ask(Side, Question),
-    /// This id is on one side only.
+    /// This id is on one side only. It may be named again when a relay repeats itself, or when a
+    /// window had to be started afresh.
     Found {
         /// The side that has it.
         on: Side,
