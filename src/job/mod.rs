@@ -64,11 +64,13 @@ enum JobError {
     Reconcile { relay: Option<RelayUrl>, error: ReconcileError },
     #[error(
         "{relay}: lists nothing at all for this filter, and the local relay has more than {most} events for it: \
-         nothing was uploaded; if it is meant to be empty, run again with --allow-empty"
+         they were held back; if it is meant to be empty, run again with --allow-empty"
     )]
     EmptyPeer { relay: RelayUrl, most: u64 },
     #[error("{relay}: refused event after event, so uploads to it stopped: {reason}")]
     Stopped { relay: RelayUrl, reason: String },
+    #[error("events are still missing after {passes} passes{}", .said.as_ref().map(|s| format!("; the last refusal: {s}")).unwrap_or_default())]
+    StillMissing { passes: u32, said: Option<String> },
     #[error("the comparison waits for nothing: this is a fault of tieline's, please report it")]
     Stuck,
 }
@@ -80,6 +82,7 @@ impl JobError {
             Self::Relay(error) if error.is_refusal() => Ending::Blocked,
             Self::Reconcile { error, .. } if error.is_refusal() => Ending::Blocked,
             Self::EmptyPeer { .. } | Self::Stopped { .. } => Ending::Blocked,
+            Self::StillMissing { .. } => Ending::Partial,
             Self::Relay(_) | Self::Reconcile { .. } | Self::Stuck => Ending::Failed,
         }
     }
@@ -193,7 +196,7 @@ impl Job {
                         return (Ending::Blocked, Some(error));
                     }
                     if last {
-                        return (Ending::Partial, None);
+                        return (Ending::Partial, Some(self.still_missing()));
                     }
                 }
                 Err(error) if error.ending() == Ending::Blocked => return (Ending::Blocked, Some(error)),
@@ -229,9 +232,10 @@ impl Job {
         let all = self.spec.filter_at(self.started).and_then(conditioned);
         let requests = all.as_ref().and_then(|all| all.narrow_kinds([kind::DELETION, kind::VANISH]));
         let steps = if self.options.dry_run || requests == all { vec![all] } else { vec![requests, all] };
-        for step in steps.into_iter().flatten() {
-            for part in parts(step) {
-                self.step(part).await?;
+        let whole = steps.len() - 1;
+        for (index, step) in steps.into_iter().enumerate() {
+            for part in step.into_iter().flat_map(parts) {
+                self.step(part, index == whole).await?;
             }
         }
         let found = BySide { local: self.movers.local.fates.len(), peer: self.movers.peer.fates.len() };
@@ -240,7 +244,7 @@ impl Job {
     }
 
     /// Compares one filter and moves what is found.
-    async fn step(&mut self, filter: Filter) -> Result<(), JobError> {
+    async fn step(&mut self, filter: Filter, whole: bool) -> Result<(), JobError> {
         let (local, peer) = tokio::join!(self.links.local.relay().info(), self.links.peer.relay().info());
         let mut speaks_nip77 = BySide { local: true, peer: true };
         for side in Side::BOTH {
@@ -266,7 +270,8 @@ impl Job {
             memory: &self.memory,
             found: BySide { local: to_peer, peer: to_local },
             drops: &mut self.drops,
-            empty_guard: (uploads && !self.options.allow_empty).then_some(self.spec.limits.empty_guard),
+            // A peer may well have no deletion requests; that it has nothing at all is odd.
+            empty_guard: (whole && uploads && !self.options.allow_empty).then_some(self.spec.limits.empty_guard),
         };
         let progress = &self.progress;
         let compare = async {
@@ -286,6 +291,14 @@ impl Job {
         }
         self.gaps.extend(gaps);
         Ok(())
+    }
+
+    fn still_missing(&mut self) -> JobError {
+        let said = Side::BOTH.into_iter().find_map(|holder| {
+            let said = self.movers[holder].last_failure.take()?;
+            Some(format!("{}: {said}", self.spec.url(holder.other())))
+        });
+        JobError::StillMissing { passes: self.passes, said }
     }
 
     fn stopped(&mut self) -> Option<JobError> {

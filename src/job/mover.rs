@@ -47,6 +47,8 @@ pub(super) struct Mover {
     pub(super) new_in_pass: u64,
     /// The destination's last word, where it stopped taking events.
     pub(super) stopped: Option<String>,
+    /// What the destination said when it last failed to take an event.
+    pub(super) last_failure: Option<String>,
     to_park: Vec<(EventId, ParkReason)>,
 }
 
@@ -73,6 +75,7 @@ impl Mover {
             bodies: 0,
             new_in_pass: 0,
             stopped: None,
+            last_failure: None,
             to_park: Vec::new(),
         }
     }
@@ -151,6 +154,7 @@ impl Mover {
             }
         }
         self.stopped = transfer.stopped().map(ToString::to_string);
+        self.last_failure = transfer.last_failure().map(ToString::to_string).or(self.last_failure.take());
         Ok(())
     }
 

@@ -13,7 +13,7 @@ mod publish;
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::nostr::{EventId, Reason};
+use crate::nostr::{EventId, PeerText, Reason};
 use crate::outcome::{Outcome, ParkReason, Skip};
 
 use self::check::{Checked, Verdict};
@@ -83,6 +83,7 @@ pub struct Transfer {
     refused_in_a_row: u32,
     barren: u32,
     stopped: Option<Reason>,
+    last_failure: Option<PeerText>,
 }
 
 #[derive(Debug)]
@@ -107,6 +108,7 @@ impl Transfer {
             refused_in_a_row: 0,
             barren: 0,
             stopped: None,
+            last_failure: None,
         }
     }
 
@@ -133,6 +135,12 @@ impl Transfer {
     #[must_use]
     pub fn stopped(&self) -> Option<&Reason> {
         self.stopped.as_ref()
+    }
+
+    /// What the destination said when it last failed to take an event.
+    #[must_use]
+    pub fn last_failure(&self) -> Option<&PeerText> {
+        self.last_failure.as_ref()
     }
 
     /// Whether every id wanted has come to its end, and no more will be wanted.
@@ -218,6 +226,9 @@ impl Transfer {
                     self.window.grow();
                     self.barren = 0;
                     self.refused_in_a_row = 0;
+                } else if outcome == Outcome::Failed {
+                    let said = answer.map_or_else(|| PeerText::new("no OK in time"), |(_, reason)| reason.text);
+                    self.last_failure = Some(said);
                 }
                 self.settle(id, outcome, park);
             }
