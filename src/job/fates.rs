@@ -97,11 +97,18 @@ impl Fates {
         self.0.keys()
     }
 
-    /// All of them, counted; what is still under way has failed.
-    pub(super) fn counts(&self) -> Moved {
+    /// All of them, counted. What is still under way, or failed, has failed, unless a later pass
+    /// that ran to its end (`proof`) no longer found it missing: then it has arrived, whoever
+    /// heard the OK.
+    pub(super) fn counts(&self, proof: Option<u32>) -> Moved {
         let mut moved = Moved::default();
         for fate in self.0.values() {
-            moved.count(fate.outcome.unwrap_or(Outcome::Failed));
+            let arrived = proof.is_some_and(|proof| fate.pass < proof);
+            moved.count(match fate.outcome {
+                None | Some(Outcome::Failed) if arrived => Outcome::Stored,
+                None => Outcome::Failed,
+                Some(outcome) => outcome,
+            });
         }
         moved
     }
@@ -120,9 +127,10 @@ mod tests {
         assert_eq!(fates.found(id, 1), Found::Known, "reported twice in one pass");
         assert_eq!(fates.found(id, 2), Found::Again);
         fates.settle(id, Outcome::Duplicate);
-        assert_eq!(fates.counts().stored, 1);
+        assert_eq!(fates.counts(Some(2)).stored, 1);
         assert_eq!(fates.found(id, 3), Found::NotServed);
-        assert_eq!(fates.counts().total(), 1);
+        assert_eq!(fates.counts(Some(3)).refused["not-served"], 1);
+        assert_eq!(fates.counts(Some(3)).total(), 1);
     }
 
     #[test]
@@ -133,6 +141,17 @@ mod tests {
         fates.settle(b, Outcome::Refused(Prefix::Blocked));
         assert_eq!(fates.found(a, 2), Found::Again, "the pass ended before it");
         assert_eq!(fates.found(b, 2), Found::Known);
-        assert_eq!(fates.counts().failed, 1);
+        assert_eq!(fates.counts(Some(2)).failed, 1);
+    }
+
+    #[test]
+    fn what_a_later_pass_no_longer_misses_has_arrived() {
+        let (mut fates, lost, failed) = (Fates::default(), EventId::new([1; 32]), EventId::new([2; 32]));
+        fates.found(lost, 1);
+        fates.found(failed, 1);
+        fates.settle(failed, Outcome::Failed);
+        assert_eq!(fates.counts(None).failed, 2, "no pass has ended");
+        assert_eq!(fates.counts(Some(1)).failed, 2, "this pass found them");
+        assert_eq!((fates.counts(Some(2)).stored, fates.counts(Some(2)).failed), (2, 0));
     }
 }

@@ -110,6 +110,8 @@ pub struct Job {
     gaps: Vec<Gap>,
     first_pass: Option<BySide<u64>>,
     passes: u32,
+    /// The last pass that ran to its end.
+    proof: Option<u32>,
     started: Timestamp,
 }
 
@@ -151,6 +153,7 @@ impl Job {
             gaps: Vec::new(),
             first_pass: None,
             passes: 0,
+            proof: None,
             started: clock::now(),
             spec,
         };
@@ -240,6 +243,7 @@ impl Job {
         }
         let found = BySide { local: self.movers.local.fates.len(), peer: self.movers.peer.fates.len() };
         self.first_pass.get_or_insert(found);
+        self.proof = Some(pass);
         Ok(Pass { new: Side::BOTH.map(|side| self.movers[side].new_in_pass).iter().sum() })
     }
 
@@ -310,7 +314,7 @@ impl Job {
 
     fn report(&self, ending: Ending, error: Option<JobError>, took: Duration) -> Report {
         let (up, down) = (&self.movers.local, &self.movers.peer);
-        let (uploaded, downloaded) = (up.fates.counts(), down.fates.counts());
+        let (uploaded, downloaded) = (up.fates.counts(self.proof), down.fates.counts(self.proof));
         let first = self.first_pass.unwrap_or(BySide { local: up.fates.len(), peer: down.fates.len() });
         let meter = |side: Side| self.links[side].meter();
         let ids = self.options.ids.then(|| Ids {
