@@ -199,7 +199,8 @@ impl Served<'_> {
         S: Stream<Item = Result<Message, WsError>> + Unpin,
     {
         let mut message = first;
-        for _ in 0..READ_BATCH {
+        let mut read = 0;
+        loop {
             match message {
                 Some(Ok(Message::Text(text))) => self.session.receive(text.as_str(), clock::instant()),
                 // Relays speak text; pings are answered by the library.
@@ -211,12 +212,16 @@ impl Served<'_> {
                 Some(Err(error)) => return Err(explain(&error)),
                 None => return Err("it closed the connection".to_owned()),
             }
+            read += 1;
+            // What is taken from the stream is lost unless it is read here.
+            if read == READ_BATCH {
+                return Ok(());
+            }
             match stream.next().now_or_never() {
                 Some(next) => message = next,
-                None => break,
+                None => return Ok(()),
             }
         }
-        Ok(())
     }
 
     fn deliver(&mut self) {
