@@ -119,7 +119,8 @@ struct Run<'a> {
 impl Run<'_> {
     async fn job(&self, spec: JobSpec) -> Report {
         let args = self.args;
-        let options = RunOptions { dry_run: args.dry_run, ids: args.ids, allow_empty: args.allow_empty };
+        let options =
+            RunOptions { dry_run: args.dry_run, ids: args.ids, allow_empty: args.allow_empty, ..RunOptions::default() };
         // A dry run changes nothing, so it need not wait for anybody.
         let lock = if args.dry_run { Ok(None) } else { JobLock::take(self.dir, spec.key()).map(Some) };
         let _held = match lock {

@@ -44,8 +44,8 @@ const TRIES: u32 = 2;
 /// Ids on their way from the comparison to a mover.
 const FOUND_QUEUE: usize = 4096;
 
-/// What an operator may ask of one run.
-#[derive(Clone, Copy, Debug, Default)]
+/// What may be asked of one run.
+#[derive(Clone, Copy, Debug)]
 pub struct RunOptions {
     /// Compute the difference and move nothing.
     pub dry_run: bool,
@@ -53,6 +53,14 @@ pub struct RunOptions {
     pub ids: bool,
     /// Fill a peer that lists nothing at all, however much there is.
     pub allow_empty: bool,
+    /// The longest pause after a pass that was cut off; every further one doubles it.
+    pub retry_pause: Duration,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self { dry_run: false, ids: false, allow_empty: false, retry_pause: Duration::from_secs(2) }
+    }
 }
 
 /// Why a pass ended before its end.
@@ -215,10 +223,10 @@ impl Job {
         }
     }
 
-    /// Waits a second or more, and not as long as others who were cut off at the same moment.
+    /// Waits, and not as long as others who were cut off at the same moment.
     async fn pause(&self, tries: u32) {
         self.progress.send_modify(|progress| progress.phase = Phase::Waiting);
-        let most = Duration::from_secs(1 << tries.min(4));
+        let most = self.options.retry_pause * (1 << (tries - 1).min(3));
         tokio::time::sleep(most.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
     }
 
