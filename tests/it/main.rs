@@ -6,6 +6,17 @@
 // Relays, clients and faults for the tests to use. No test stands here.
 mod support;
 
+// What is asked of every job, whichever relays it runs between.
+mod sync_matrix;
+// Relays that return or reconcile less at once than is asked for, or something else.
+mod caps;
+// Connections that end, or fall silent, at every point of a run.
+mod interrupted;
+// What an author has deleted or disowned (NIP-09, NIP-62) stays away.
+mod deletions;
+// Events that are not moved, or not again: refused, expired, superseded, vanished and the like.
+mod careful;
+
 // Which module may use which: reads `src/`, runs nothing.
 mod layering;
 // That `support` does what it says; a test of Tieline never belongs here.

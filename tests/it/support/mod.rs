@@ -1,5 +1,5 @@
-//! The world Tieline is tested in. Nothing here uses Tieline's own code: what is checked is not
-//! checked with itself.
+//! The world Tieline is tested in. Nothing here but `run` uses Tieline's own code: what is checked
+//! is not checked with itself.
 //!
 //! ```ignore
 //! let local = TestRelay::in_process().await;
@@ -27,5 +27,7 @@ pub mod model;
 pub mod proxy;
 /// A relay of any sort, under one interface.
 pub mod relay;
+/// Runs a job through the library.
+pub mod run;
 
 mod http;
