@@ -79,8 +79,10 @@ impl Run {
         let (job, _progress) = Job::new(self.spec.clone(), &local, &peer, self.state.clone(), self.options);
         let report = tokio::time::timeout(PATIENCE, job.run(CancellationToken::new())).await;
         let report = report.unwrap_or_else(|_| panic!("{} does not end", self.spec));
-        assert_eq!(report.uploaded.total(), report.local_only, "does not add up: {report:#?}");
-        assert_eq!(report.downloaded.total(), report.peer_only, "does not add up: {report:#?}");
+        // A later pass finds more where one relay has let go of what both had.
+        let adds_up = |found, total| if report.passes == 1 { total == found } else { total >= found };
+        assert!(adds_up(report.local_only, report.uploaded.total()), "does not add up: {report:#?}");
+        assert!(adds_up(report.peer_only, report.downloaded.total()), "does not add up: {report:#?}");
         assert_eq!(report.parked, report.uploaded.parked + report.downloaded.parked, "does not add up: {report:#?}");
         report
     }
