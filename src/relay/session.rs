@@ -135,6 +135,9 @@ pub enum Failure {
 /// How often a REQ is sent again when the relay says `rate-limited:`.
 const MAX_RATE_RETRIES: u8 = 3;
 
+/// How often a challenge that took the place of the one just answered is answered in its turn.
+const MAX_NEW_CHALLENGES: u8 = 3;
+
 #[derive(Debug)]
 struct Open {
     request: Request,
@@ -157,7 +160,7 @@ enum Auth {
     /// Somebody waits for it; the challenge or the signature is still to come.
     Wanted { deadline: Instant },
     /// Answered; the relay's OK is awaited.
-    Sent { id: EventId, deadline: Instant },
+    Sent { id: EventId, challenge: Option<String>, deadline: Instant },
 }
 
 /// The state of one connection.
@@ -176,6 +179,7 @@ pub struct Session {
     deliveries: VecDeque<(Token, Delivery)>,
     challenge: Option<String>,
     auth: Auth,
+    new_challenges: u8,
     awaiting_auth: Vec<Token>,
     cooling_until: Option<Instant>,
     notices: VecDeque<PeerText>,
@@ -198,6 +202,7 @@ impl Session {
             deliveries: VecDeque::new(),
             challenge: None,
             auth: Auth::Idle,
+            new_challenges: 0,
             awaiting_auth: Vec::new(),
             cooling_until: None,
             notices: VecDeque::new(),
@@ -349,7 +354,7 @@ impl Session {
     /// Sends a signed answer to the challenge (NIP-42).
     pub fn authenticate(&mut self, id: EventId, event: &str, now: Instant) {
         self.frames.push_back(format!(r#"["AUTH",{event}]"#));
-        self.auth = Auth::Sent { id, deadline: now + self.limits.answer };
+        self.auth = Auth::Sent { id, challenge: self.challenge.clone(), deadline: now + self.limits.answer };
     }
 
     fn event(&mut self, sub: &str, raw: &str, bytes: usize, now: Instant) {
@@ -411,10 +416,19 @@ impl Session {
     }
 
     fn ok(&mut self, id: Option<EventId>, accepted: bool, reason: Reason, bytes: usize, now: Instant) {
-        if let Auth::Sent { id: ours, .. } = self.auth
-            && id == Some(ours)
+        if let Auth::Sent { id: ours, challenge, .. } = &self.auth
+            && id == Some(*ours)
         {
-            return if accepted { self.auth_succeeded(now) } else { self.auth_failed(&reason, now) };
+            // Some relays make a new challenge with every refusal, which ends the one before.
+            let outdated = *challenge != self.challenge && self.new_challenges < MAX_NEW_CHALLENGES;
+            return match accepted {
+                true => self.auth_succeeded(now),
+                false if outdated => {
+                    self.new_challenges += 1;
+                    self.auth = Auth::Wanted { deadline: now + self.limits.answer };
+                }
+                false => self.auth_failed(&reason, now),
+            };
         }
         // An OK without an id can be meant for one event only if one alone is under way.
         let tokens = match id {
@@ -502,6 +516,7 @@ impl Session {
 
     fn auth_succeeded(&mut self, now: Instant) {
         self.auth = Auth::Idle;
+        self.new_challenges = 0;
         for token in std::mem::take(&mut self.awaiting_auth) {
             self.wait_again(token);
         }
@@ -510,6 +525,7 @@ impl Session {
 
     fn auth_failed(&mut self, reason: &Reason, now: Instant) {
         self.auth = Auth::Idle;
+        self.new_challenges = 0;
         for token in std::mem::take(&mut self.awaiting_auth) {
             self.finish(token, Delivery::Failed(Failure::AuthRefused(reason.clone())), now);
         }

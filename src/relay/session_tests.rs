@@ -175,6 +175,26 @@ fn a_refused_or_unanswered_auth_fails_all_who_wait_for_it() {
 }
 
 #[test]
+fn a_challenge_that_ended_before_its_answer_came_is_answered_anew() {
+    let mut bench = Bench::new(true);
+    bench.req(1);
+    bench.hear(r#"["AUTH","c0"]"#);
+    bench.hear(r#"["CLOSED","r1","auth-required: x"]"#);
+    for next in ["c1", "c2", "c3"] {
+        bench.session.authenticate(ID.parse().unwrap(), "{}", bench.now);
+        bench.hear(&format!(r#"["AUTH","{next}"]"#));
+        bench.hear(&format!(r#"["OK","{ID}",false,"restricted: not the challenge"]"#));
+        assert!(bench.heard().is_empty());
+        assert_eq!(bench.session.challenge(), Some(next));
+    }
+    // Not for ever.
+    bench.session.authenticate(ID.parse().unwrap(), "{}", bench.now);
+    bench.hear(r#"["AUTH","c4"]"#);
+    bench.hear(&format!(r#"["OK","{ID}",false,"restricted: not the challenge"]"#));
+    assert!(matches!(bench.only(), Delivery::Failed(Failure::AuthRefused(_))));
+}
+
+#[test]
 fn a_neg_open_is_refused_in_many_ways() {
     type Row = (&'static str, fn(&NegRefusal) -> bool);
     let table: [Row; 6] = [
