@@ -120,7 +120,10 @@ pub enum ReconcileError {
         strategy: &'static str,
     },
     /// A side does not serve the filter to us: a person has to act.
-    #[error("the {side} relay does not serve this filter ({text})")]
+    #[error(
+        "the {side} relay does not serve this filter ({text}): ask its operator for access, or give this relay a \
+         key with `auth:`"
+    )]
     Restricted {
         /// The side that refused.
         side: Side,

@@ -118,7 +118,9 @@ fn a_filter_that_is_not_served_is_an_error() {
     let refusal = NegRefusal::Restricted(text("restricted: members only"));
     let (result, ..) = refused(AUTO, Side::Peer, &refusal, 1, 0);
     let error = result.unwrap_err();
-    assert_eq!(error.to_string(), "the peer relay does not serve this filter (restricted: members only)");
+    let message = error.to_string();
+    assert!(message.starts_with("the peer relay does not serve this filter (restricted: members only)"), "{message}");
+    assert!(message.contains("ask its operator"), "{message}");
 }
 
 #[test]
