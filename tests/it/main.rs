@@ -19,5 +19,7 @@ mod careful;
 
 // Which module may use which: reads `src/`, runs nothing.
 mod layering;
+// What relays may answer, row by row of PROTOCOL.md's tables, through a whole job.
+mod protocol;
 // That `support` does what it says; a test of Tieline never belongs here.
 mod support_works;
