@@ -106,12 +106,23 @@ fn explain(error: &WsError) -> String {
         WsError::Protocol(_) | WsError::HttpFormat(_) | WsError::Utf8(_) | WsError::Capacity(_) => {
             format!("not a relay: {error}")
         }
-        WsError::Tls(error) => format!("TLS: {error}"),
-        WsError::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => format!("TLS: {error}"),
+        WsError::Tls(error) => explain_tls(&error.to_string()),
+        WsError::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => explain_tls(&error.to_string()),
         WsError::Io(error) => error.to_string(),
         other => other.to_string(),
     };
     PeerText::new(&text).as_str().to_owned()
+}
+
+fn explain_tls(error: &str) -> String {
+    // As rustls words them.
+    if error.contains("corrupt message") {
+        format!("TLS: {error}: a relay without TLS has a ws:// URL")
+    } else if error.contains("UnknownIssuer") {
+        format!("TLS: {error}: name a certificate authority of your own with `tls: {{ca_file: …}}`")
+    } else {
+        format!("TLS: {error}")
+    }
 }
 
 /// One connection while it lasts.

@@ -102,7 +102,7 @@ pub enum Fault {
     #[error("no progress within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
     /// There is no connection to it.
-    #[error("cannot be reached: {0}")]
+    #[error("cannot be reached: {0}: check its URL, and that it runs")]
     Unreachable(String),
 }
 
