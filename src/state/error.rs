@@ -41,12 +41,12 @@ pub enum StateError {
         path: PathBuf,
     },
     /// The system cannot read or write it.
-    #[error("{path}: {source}: repair it, or name another directory with --state-dir")]
+    #[error("{path}: {what}: repair it, or name another directory with --state-dir")]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the system says.
-        source: io::Error,
+        /// What the system says: in the message already, and so no source of it.
+        what: io::Error,
     },
     /// Something that is no directory stands in its place.
     #[error("{path}: not a directory: name another with --state-dir")]
@@ -69,12 +69,12 @@ pub enum StateError {
         path: PathBuf,
     },
     /// Anything else that SQLite says.
-    #[error("{path}: {source}: if it persists, move the file away: it costs time, never correctness")]
+    #[error("{path}: {what}: if it persists, move the file away: it costs time, never correctness")]
     Sqlite {
         /// The file.
         path: PathBuf,
-        /// What SQLite says.
-        source: rusqlite::Error,
+        /// What SQLite says: in the message already, and so no source of it.
+        what: rusqlite::Error,
     },
     /// Written by another version of Tieline.
     #[error(
@@ -95,7 +95,7 @@ impl StateError {
     /// What SQLite said of the file at `path`.
     pub(super) fn new(path: &Path, source: rusqlite::Error) -> Self {
         let path = path.to_path_buf();
-        let Some(error) = source.sqlite_error() else { return Self::Sqlite { path, source } };
+        let Some(error) = source.sqlite_error() else { return Self::Sqlite { path, what: source } };
         match error.code {
             ErrorCode::CannotOpen | ErrorCode::PermissionDenied => Self::Permission { path },
             ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Self::Busy { path },
@@ -104,7 +104,7 @@ impl StateError {
             ErrorCode::ReadOnly => Self::ReadOnly { path },
             // The index of the write-ahead log could not grow: only a full disk does that.
             _ if error.extended_code == SQLITE_IOERR_SHMSIZE => Self::Full { path },
-            _ => Self::Sqlite { path, source },
+            _ => Self::Sqlite { path, what: source },
         }
     }
 
@@ -116,7 +116,7 @@ impl StateError {
             io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => Self::NotADirectory { path },
             io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly { path },
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path },
-            _ => Self::Io { path, source },
+            _ => Self::Io { path, what: source },
         }
     }
 }
