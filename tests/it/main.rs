@@ -16,7 +16,10 @@ mod interrupted;
 mod deletions;
 // Events that are not moved, or not again: refused, expired, superseded, vanished and the like.
 mod careful;
-
+// What is no relay, or one that cannot be used, and a state that cannot: what an operator is told.
+mod bad_relays;
+// The built program: what it prints and where, how it exits, what it never says.
+mod cli;
 // Which module may use which: reads `src/`, runs nothing.
 mod layering;
 // What relays may answer, row by row of PROTOCOL.md's tables, through a whole job.
