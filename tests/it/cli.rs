@@ -365,6 +365,9 @@ async fn what_stays_missing_is_partial() {
     let report = &output.json_lines()[0];
     assert_eq!((output.code, &report["outcome"], &report["passes"]), (1, &json!("partial"), &json!(4)));
     assert_eq!(report["uploaded"]["failed"], 3);
+    let error = report["error"].as_str().unwrap();
+    assert!(error.contains("still missing") && error.contains(pair.peer.url()), "{error}");
+    assert!(error.contains("database is locked"), "{error}");
 }
 
 /// The job that `Pair::sync` runs, as its lock knows it.

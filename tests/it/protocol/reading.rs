@@ -25,7 +25,7 @@ fn listed() -> Quirks {
 /// The job ends on what the relay did, having moved nothing.
 async fn fails(quirks: Quirks, ending: Ending, word: &str) -> Report {
     let mut case = Case::pull(quirks, 3).await.impatient();
-    // A second pass would fail as the first one, after a pause.
+    // A second pass would fail as the first one.
     case.limits.passes = 1;
     let report = case.run().await;
     assert_eq!((report.outcome, report.downloaded.stored), (ending, 0), "{report:#?}");
@@ -282,7 +282,7 @@ async fn chatter_is_no_progress() {
         let report = case.run().await;
         assert_eq!((report.outcome, report.downloaded.stored), (Ending::Failed, 0));
         assert!(report.error.unwrap().contains("no progress within 0.3 s"));
-        // Two passes of 0.3 s, and a pause of two at the most between them.
+        // Two passes of 0.3 s, and a short pause between them.
         assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     });
     all(waits).await;
