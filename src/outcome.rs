@@ -100,6 +100,8 @@ impl ParkReason {
     pub fn holds_for(self) -> u64 {
         match self {
             Self::Refused(Prefix::Duplicate | Prefix::Replaced | Prefix::Deleted | Prefix::Invalid) => 30 * DAY,
+            // It broke the connection: the relay may be mended soon.
+            Self::Refused(Prefix::Closed) => DAY,
             Self::Refused(_) | Self::NotServed => 7 * DAY,
             Self::Hidden(_) | Self::Early => 30 * MINUTE,
             // A limit, a key or a rule of ours may change; what the event says will not.

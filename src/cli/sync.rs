@@ -101,10 +101,12 @@ pub async fn run(args: SyncArgs, globals: &Globals) -> Result<u8> {
     }
     drop(running);
     signals.abort();
-    if !args.json {
+    let code = reports.iter().map(|report| exit_code(report.outcome)).max_by_key(|code| severity(*code)).unwrap_or(OK);
+    // A quiet run that went well has nothing to say: cron would send it by mail.
+    if !args.json && !(globals.quiet && code == OK && !args.dry_run) {
         print(&table(&reports))?;
     }
-    Ok(reports.iter().map(|report| exit_code(report.outcome)).max_by_key(|code| severity(*code)).unwrap_or(OK))
+    Ok(code)
 }
 
 struct Run<'a> {

@@ -212,6 +212,11 @@ impl Job {
                 }
                 Err(error) if error.ending() == Ending::Blocked => return (Ending::Blocked, Some(error)),
                 Err(error) => {
+                    if let JobError::Relay(lost) = &error {
+                        for side in Side::BOTH {
+                            self.movers[side].cut_off(lost).await;
+                        }
+                    }
                     tries += 1;
                     if last || error.is_unreachable() && tries >= TRIES {
                         return (Ending::Failed, Some(error));

@@ -14,7 +14,7 @@ use super::memory::Memory;
 use super::progress::Progress;
 use crate::clock;
 use crate::job_spec::{JobSpec, Side};
-use crate::nostr::EventId;
+use crate::nostr::{EventId, Prefix};
 use crate::outcome::{BySide, Outcome, ParkReason};
 use crate::relay::{Fault, Link, RelayError};
 use crate::transfer::check::{Checked, Policy};
@@ -50,7 +50,15 @@ pub(super) struct Mover {
     /// What the destination said when it last failed to take an event.
     pub(super) last_failure: Option<String>,
     to_park: Vec<(EventId, ParkReason)>,
+    /// Events that await their OK, by the name they were sent under.
+    under_way: HashMap<u64, EventId>,
+    /// The most of them: fewer after the destination was lost with some under way, until the one
+    /// is alone that it cannot bear.
+    window: usize,
 }
+
+/// By how much the window narrows with each such loss: from 256 to 1 in two passes.
+const NARROWING: usize = 16;
 
 type Fetched = Result<(BatchId, Vec<Checked>, u64), RelayError>;
 
@@ -77,6 +85,8 @@ impl Mover {
             stopped: None,
             last_failure: None,
             to_park: Vec::new(),
+            under_way: HashMap::new(),
+            window: spec.limits.publishes_in_flight,
         }
     }
 
@@ -95,7 +105,7 @@ impl Mover {
         let mut transfer = Transfer::new(TransferLimits {
             batch: source.ids_per_request(),
             fetches_in_flight: self.spec.limits.fetches_in_flight.min(source.subscriptions()),
-            publishes_in_flight: self.spec.limits.publishes_in_flight,
+            publishes_in_flight: self.window,
             spool_bytes: self.spec.limits.spool_bytes,
         });
         let policy = Arc::new(Policy {
@@ -107,7 +117,7 @@ impl Mover {
         });
         let guard = Arc::new(Guard::new(&self.source, &self.destination));
         let mut publisher = self.destination.publisher();
-        let mut under_way: HashMap<u64, EventId> = HashMap::new();
+        self.under_way.clear();
         let mut fetches = FuturesUnordered::new();
         let mut group = Vec::with_capacity(ADMIT);
         let mut more = true;
@@ -120,7 +130,7 @@ impl Mover {
                     }
                     Action::Publish { id, raw } => {
                         let token = publisher.send(id, raw).await;
-                        under_way.insert(token, id);
+                        self.under_way.insert(token, id);
                     }
                     Action::Settle { id, outcome, park } => self.settle(id, outcome, park).await,
                 }
@@ -142,13 +152,17 @@ impl Mover {
                     self.bodies += bodies;
                     transfer.fetched(batch, checked);
                 }
-                ack = publisher.next(), if !under_way.is_empty() => {
-                    let Some(id) = under_way.remove(&ack.token) else { continue };
+                ack = publisher.next(), if !self.under_way.is_empty() => {
+                    let Some(id) = self.under_way.remove(&ack.token) else { continue };
                     match ack.answer {
                         Ok(answer) => transfer.acked(id, Some(answer)),
                         // No OK in time: that event's fault, perhaps.
                         Err(RelayError { fault: Fault::TimedOut(_), .. }) => transfer.acked(id, None),
-                        Err(error) => return Err(error),
+                        Err(error) => {
+                            // It was under way when the relay was lost, as `cut_off` has to know.
+                            self.under_way.insert(ack.token, id);
+                            return Err(error);
+                        }
                     }
                 }
             }
@@ -156,6 +170,24 @@ impl Mover {
         self.stopped = transfer.stopped().map(ToString::to_string);
         self.last_failure = transfer.last_failure().map(ToString::to_string).or(self.last_failure.take());
         Ok(())
+    }
+
+    /// Takes note that a pass ended on this error. A destination that is lost over and over with
+    /// events under way may break on one of them, which would keep all others from it for ever.
+    pub(super) async fn cut_off(&mut self, error: &RelayError) {
+        let lost = matches!(error.fault, Fault::Lost(_)) && error.url == *self.destination.relay().url();
+        if !lost || self.under_way.is_empty() {
+            return;
+        }
+        if self.window > 1 {
+            self.window = (self.window / NARROWING).max(1);
+            return;
+        }
+        for id in self.under_way.drain().map(|(_, id)| id).collect::<Vec<_>>() {
+            tracing::warn!(relay = %error.url, event = %id, "disconnects on this event: it is left out for a day");
+            self.settle(id, Outcome::Refused(Prefix::Closed), Some(ParkReason::Refused(Prefix::Closed))).await;
+        }
+        self.park().await;
     }
 
     /// Decides for each id that was found whether it is to be moved.

@@ -38,7 +38,7 @@ pub enum Prefix {
     AuthRequired,
     /// Policy: not this event, or not from this author.
     Blocked,
-    /// NIP-77: the session is gone.
+    /// NIP-77: the session is gone. In reports: the relay ended the connection instead of an OK.
     Closed,
     /// strfry: a deletion request forbids this event.
     Deleted,

@@ -212,6 +212,25 @@ async fn a_relay_that_disconnects_on_an_event_is_a_failure() {
 }
 
 #[tokio::test]
+async fn an_event_that_breaks_the_connection_does_not_keep_the_others_away() {
+    // Not the last of them: what is older goes first.
+    let poison = notes(80)[60].id.clone();
+    let id = poison.clone();
+    let quirks =
+        Quirks::default().on_event(move |event| if event.id == id { Verdict::Disconnect } else { Verdict::Usual });
+    let case = Case::push(quirks, 40).await;
+    // 40 at once, then 16, then one: then it is known.
+    let first = case.run().await;
+    assert_eq!(not_stored(&first.uploaded), "1 refused:closed", "{first:#?}");
+    let second = case.run().await;
+    assert_eq!((second.outcome, second.parked), (Ending::Converged, 1), "{second:#?}");
+    assert_eq!(case.peer.ids(&json!({})).len(), 79);
+    case.peer.clear_record();
+    case.run().await;
+    assert!(case.peer.offered().is_empty());
+}
+
+#[tokio::test]
 async fn a_relay_that_wants_a_pause_gets_it() {
     let taken = Arc::new(AtomicUsize::new(0));
     let count = taken.clone();
