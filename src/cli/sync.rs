@@ -103,7 +103,8 @@ pub async fn run(args: SyncArgs, globals: &Globals) -> Result<u8> {
     signals.abort();
     let code = reports.iter().map(|report| exit_code(report.outcome)).max_by_key(|code| severity(*code)).unwrap_or(OK);
     // A quiet run that went well has nothing to say: cron would send it by mail.
-    if !args.json && !(globals.quiet && code == OK && !args.dry_run) {
+    let silent = globals.quiet && code == OK && !args.dry_run;
+    if !args.json && !silent {
         print(&table(&reports))?;
     }
     Ok(code)
