@@ -1,8 +1,15 @@
 //! Relays that return or reconcile less at once than is asked for, or something else.
 
+use std::net::Ipv4Addr;
+
+use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tieline::job_spec::{Direction, Side};
 use tieline::outcome::{Ending, Gap};
+use tieline::relay::{Relay, RelayOptions, client_config};
+use tokio::net::TcpListener;
+use tokio_tungstenite::accept_async;
+use tokio_tungstenite::tungstenite::Message;
 
 use crate::support::events::{Author, EPOCH, Event, ids};
 use crate::support::model::{ModelRelay, Neg, Quirks};
@@ -76,16 +83,32 @@ async fn hints_are_heeded() {
     assert_eq!(peer.received("REQ"), 1);
 }
 
-/// A page is longer than the reader takes at once.
+/// A page of which most has arrived before the first event is read.
 #[tokio::test]
 async fn a_burst_is_read_to_its_end() {
-    let quirks = Quirks { ignores_limit: true, ..listed() };
-    let (local, peer) = (ModelRelay::start(quirks.clone()).await, ModelRelay::start(quirks).await);
-    let notes = Author::new(1).notes(3000, EPOCH);
-    local.fill(&notes);
-    peer.fill(&notes);
-    let report = Run::both(local.url(), peer.url()).is_idle().await;
-    assert_eq!((report.local_only, report.peer_only), (0, 0));
+    let notes = Author::new(1).notes(1000, EPOCH);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let url = format!("ws://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let frames: Vec<_> = notes.iter().map(|note| Message::text(format!(r#"["EVENT","%",{}]"#, note.json))).collect();
+    tokio::spawn(async move {
+        loop {
+            // A question about the relay itself gets no answer.
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(mut socket) = accept_async(stream).await else { continue };
+            let Some(Ok(Message::Text(request))) = socket.next().await else { continue };
+            let request: Value = serde_json::from_str(&request).unwrap();
+            let name = request[1].as_str().unwrap();
+            for frame in &frames {
+                let text = frame.to_text().unwrap().replacen('%', name, 1);
+                socket.feed(Message::text(text)).await.unwrap();
+            }
+            socket.send(Message::text(json!(["EOSE", name]).to_string())).await.unwrap();
+            let _ = socket.next().await;
+        }
+    });
+    let relay = Relay::spawn(RelayOptions::new(url, client_config(None).unwrap()));
+    let listing = relay.link().list("{}".parse().unwrap(), 1000).await.unwrap();
+    assert_eq!((listing.received, listing.events.len()), (1000, 1000));
 }
 
 /// Fails, and says which relay and why.
