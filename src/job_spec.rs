@@ -134,8 +134,9 @@ impl Default for Limits {
             empty_guard: 10_000,
             fetches_in_flight: 4,
             publishes_in_flight: 256,
-            // Twice 500 events of the usual 400 bytes would do; large events take the rest.
-            spool_bytes: 8 << 20,
+            // Ten times what 500 events of the usual 400 bytes are: large events take the rest. When
+            // the destination is the slower one it is always full.
+            spool_bytes: 2 << 20,
             parked_ids: 1_000_000,
             events_per_second: None,
             bytes_per_second: None,

@@ -278,7 +278,7 @@ pub(super) struct Limits {
     pub fetches_in_flight: Option<NonZeroUsize>,
     /// EVENTs that await their OK at the destination. Default: 256.
     pub publishes_in_flight: Option<NonZeroUsize>,
-    /// Bytes of events held between source and destination. Default: 8388608.
+    /// Bytes of events held between source and destination. Default: 2097152.
     pub spool_bytes: Option<NonZeroUsize>,
     /// Refused or vanished ids remembered. Default: 1000000.
     pub parked_ids: Option<u64>,

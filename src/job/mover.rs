@@ -252,7 +252,7 @@ async fn fetch(source: Link, guard: Arc<Guard>, policy: Arc<Policy>, batch: Batc
         listing.invalid.into_iter().filter(|id| ids.contains(id)).map(transfer::invalid).collect();
     let events = listing.events;
     let looked_at = tokio::task::spawn_blocking(move || {
-        events.iter().map(|event| policy.check(event, &requests)).collect::<Vec<_>>()
+        events.into_iter().map(|event| policy.check(event, &requests)).collect::<Vec<_>>()
     });
     match looked_at.await {
         Ok(looked_at) => checked.extend(looked_at),

@@ -146,6 +146,12 @@ impl Event {
         &self.raw
     }
 
+    /// The text alone: all that is left of an event that only waits to be passed on.
+    #[must_use]
+    pub fn into_raw(self) -> Box<str> {
+        self.raw
+    }
+
     /// Its id.
     #[must_use]
     pub fn id(&self) -> EventId {

@@ -70,16 +70,17 @@ impl Checked {
 impl Policy {
     /// Looks at one event, its signature included: about 40 µs of one core.
     #[must_use]
-    pub fn check(&self, event: &Event, requests: &Requests) -> Checked {
-        let verdict = match self.skip(event, requests) {
+    pub fn check(&self, event: Event, requests: &Requests) -> Checked {
+        let id = event.id();
+        let verdict = match self.skip(&event, requests) {
             Some(skip) => Verdict::Skip(skip),
             None => Verdict::Publish {
-                raw: event.raw().into(),
                 created_at: event.created_at(),
                 replaceable: kind::is_replaceable(event.kind()) || kind::is_addressable(event.kind()),
+                raw: event.into_raw(),
             },
         };
-        Checked { id: event.id(), verdict }
+        Checked { id, verdict }
     }
 
     fn skip(&self, event: &Event, requests: &Requests) -> Option<Skip> {
