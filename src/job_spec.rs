@@ -183,6 +183,20 @@ pub struct JobSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobKey([u8; 16]);
 
+impl JobKey {
+    /// From its bytes.
+    #[must_use]
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
 impl JobSpec {
     /// Its key. Names, limits and the strategy may change without its being another job, and a
     /// relative time counts as it was written: the key is the same at every start.

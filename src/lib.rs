@@ -11,15 +11,20 @@
 //!
 //! Drivers, one task each:
 //! - [`job`]: runs one job, pass after pass, until a pass finds nothing new.
+//! - [`live`]: passes events on as they appear; what it may have lost becomes a gap.
+//! - [`http`]: metrics, health and status, for machines and for people.
 //!
 //! Edges, all other I/O:
 //! - [`relay`]: one connection per relay; ask, publish, reconcile.
 //! - [`state`]: what is remembered from run to run (SQLite), and the lock per job.
 //! - [`clock`]: the clocks.
+//! - [`metrics`]: what is counted, for Prometheus.
 //!
 //! Machines, pure:
 //! - [`reconcile`]: which ids are on one side only.
 //! - [`transfer`]: ids in, one outcome per id out.
+//! - [`schedule`]: which job is to run when.
+//! - [`health`]: how one relay is doing, and when it may be tried again.
 //!
 //! Vocabulary:
 //! - [`config`]: the config file, as written and as meant.
@@ -31,11 +36,16 @@ pub mod app;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod health;
+pub mod http;
 pub mod job;
 pub mod job_spec;
+pub mod live;
+pub mod metrics;
 pub mod nostr;
 pub mod outcome;
 pub mod reconcile;
 pub mod relay;
+pub mod schedule;
 pub mod state;
 pub mod transfer;

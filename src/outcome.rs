@@ -268,6 +268,9 @@ pub struct Report {
     pub outcome: Ending,
     /// Passes run.
     pub passes: u32,
+    /// What part of the filter was compared; all of it if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Scope>,
     /// Ids that only the local relay had in the first pass.
     pub local_only: u64,
     /// Ids that only the peer had in the first pass.
@@ -308,6 +311,7 @@ impl Report {
             strategy: None,
             outcome,
             passes: 0,
+            scope: None,
             local_only: 0,
             peer_only: 0,
             downloaded: Moved::default(),
@@ -323,6 +327,13 @@ impl Report {
             ids: None,
         }
     }
+}
+
+/// The part of a filter that a run compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Scope {
+    /// Events made from this second on.
+    pub since: Timestamp,
 }
 
 /// The difference itself.

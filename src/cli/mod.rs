@@ -4,11 +4,13 @@
 mod check;
 mod probe;
 mod report;
+mod run;
+mod status;
 mod sync;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -17,7 +19,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::clock;
 use crate::config::{Config, find_file};
-use crate::state::{default_dir, is_root};
+use crate::state::{State, StateError, default_dir, is_root};
 
 pub use self::report::table;
 
@@ -57,8 +59,14 @@ enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// The daemon: schedules, live streams, status
+    Run(run::RunArgs),
     /// Bring relays to the same events, once, and prove it
     Sync(sync::SyncArgs),
+    /// Show what jobs did, and what they are doing
+    Status(status::StatusArgs),
+    /// List the ids that are known not to be movable for now, or forget them
+    Parked(status::ParkedArgs),
     /// Read the config and say what is wrong with it
     Check(check::CheckArgs),
     /// Show what one relay is and can do
@@ -105,7 +113,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 async fn dispatch(args: Args) -> Result<u8> {
     let globals = Globals { config: args.config, state_dir: args.state_dir, quiet: args.quiet };
     match args.command {
+        Command::Run(args) => run::run(args, &globals).await,
         Command::Sync(args) => sync::run(args, &globals).await,
+        Command::Status(args) => status::run(&args, &globals).await,
+        Command::Parked(args) => status::parked(&args, &globals).await,
         Command::Check(args) => check::run(&args, &globals).await,
         Command::Probe(args) => probe::run(&args).await,
         Command::Schema => {
@@ -156,6 +167,34 @@ impl Globals {
             .or_else(|| configured.cloned())
             .or_else(usual)
             .context("no place for the state: set --state-dir, or state_dir in the config")
+    }
+}
+
+/// The state; without one where the disk is full, because losing it costs time and nothing else.
+async fn open_state(dir: &Path) -> Result<Option<State>> {
+    match State::open(dir, clock::now()).await {
+        Ok(state) => Ok(Some(state)),
+        Err(error @ StateError::Full { .. }) => {
+            tracing::warn!(%error, "going on without memory: refused events may be offered again");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Globals {
+    /// The state directory for commands that only look: a config is read where there is one,
+    /// because it may say where the state is, and need not be there or be right.
+    fn known_state_dir(&self) -> Result<PathBuf> {
+        let configured = match (&self.state_dir, find_file(self.config.clone())) {
+            (None, Ok(path)) => {
+                let text = std::fs::read_to_string(&path).unwrap_or_default();
+                let config = Config::from_yaml(&text, &path.display().to_string(), clock::now());
+                config.ok().and_then(|(config, _)| config.state_dir)
+            }
+            _ => None,
+        };
+        self.state_dir(configured.as_ref())
     }
 }
 

@@ -9,7 +9,7 @@ use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
 
 use super::report::{Display, table};
-use super::{Globals, OK, USAGE, print};
+use super::{Globals, OK, USAGE, open_state, print};
 use crate::app::Relays;
 use crate::clock;
 use crate::config::filter_from_json;
@@ -17,7 +17,7 @@ use crate::job::{Job, RunOptions};
 use crate::job_spec::{Direction, JobSpec, Limits, StrategyChoice};
 use crate::nostr::RelayUrl;
 use crate::outcome::{Ending, Report};
-use crate::state::{JobLock, LockError, State, StateError};
+use crate::state::{JobLock, LockError, State};
 
 /// Jobs under way at once. They share connections; more would share one core.
 const JOBS_AT_ONCE: usize = 4;
@@ -196,18 +196,6 @@ fn chosen(args: &SyncArgs, jobs: Vec<JobSpec>) -> Result<Vec<JobSpec>> {
         bail!("nothing to do: the config has no enabled peer with such a filter");
     }
     Ok(chosen)
-}
-
-/// The state; without one where the disk is full, because losing it costs time and nothing else.
-async fn open_state(dir: &Path) -> Result<Option<State>> {
-    match State::open(dir, clock::now()).await {
-        Ok(state) => Ok(Some(state)),
-        Err(error @ StateError::Full { .. }) => {
-            tracing::warn!(%error, "going on without memory: refused events may be offered again");
-            Ok(None)
-        }
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// The first signal ends the jobs in order; the second one the process.

@@ -9,6 +9,7 @@
 //! The three run side by side: what is found is moved while the comparison goes on.
 
 mod ask;
+mod error;
 mod fates;
 mod guard;
 mod memory;
@@ -24,14 +25,15 @@ use tokio_util::sync::CancellationToken;
 pub use self::progress::{Phase, Progress};
 
 use self::ask::{Compared, Comparison};
+use self::error::JobError;
 use self::memory::Memory;
-use self::mover::Mover;
+use self::mover::{Mover, Tell};
 use crate::clock;
 use crate::job_spec::{JobSpec, Side};
-use crate::nostr::{Filter, RelayUrl, Timestamp, kind};
-use crate::outcome::{BySide, Ending, Gap, Ids, Report};
-use crate::reconcile::{ReconcileError, Reconciliation, Setup};
-use crate::relay::{Fault, Link, Relay, RelayError};
+use crate::nostr::{EventId, Filter, Timestamp, kind};
+use crate::outcome::{BySide, Ending, Gap, Ids, Report, Scope};
+use crate::reconcile::{Reconciliation, Setup};
+use crate::relay::{Link, Relay};
 use crate::state::State;
 
 /// The longest filter to send as it is, in bytes of JSON: half of the 128 KiB that strfry takes
@@ -40,6 +42,9 @@ const MAX_FILTER: usize = 60_000;
 
 /// Tries to reach a relay that is not there, before the job fails.
 const TRIES: u32 = 2;
+
+/// How long a run that is stopped waits for the OKs of what it has sent.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Ids on their way from the comparison to a mover.
 const FOUND_QUEUE: usize = 4096;
@@ -51,6 +56,9 @@ pub struct RunOptions {
     pub dry_run: bool,
     /// Put the ids themselves into the report.
     pub ids: bool,
+    /// From when on events are compared where a side has to be listed; `None` for the whole
+    /// filter. `created_at` is not the time of arrival, so only the whole filter proves anything.
+    pub listed_since: Option<Timestamp>,
     /// Fill a peer that lists nothing at all, however much there is.
     pub allow_empty: bool,
     /// The longest pause after a pass that was cut off; every further one doubles it.
@@ -59,44 +67,7 @@ pub struct RunOptions {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        Self { dry_run: false, ids: false, allow_empty: false, retry_pause: Duration::from_secs(2) }
-    }
-}
-
-/// Why a pass ended before its end.
-#[derive(Clone, Debug, thiserror::Error)]
-enum JobError {
-    #[error(transparent)]
-    Relay(#[from] RelayError),
-    #[error("{}{error}", .relay.as_ref().map(|url| format!("{url}: ")).unwrap_or_default())]
-    Reconcile { relay: Option<RelayUrl>, error: ReconcileError },
-    #[error(
-        "{relay}: lists nothing at all for this filter, and the local relay has more than {most} events for it: \
-         they were held back; if it is meant to be empty, run again with --allow-empty"
-    )]
-    EmptyPeer { relay: RelayUrl, most: u64 },
-    #[error("{relay}: refused event after event, so uploads to it stopped: {reason}")]
-    Stopped { relay: RelayUrl, reason: String },
-    #[error("events are still missing after {passes} passes{}", .said.as_ref().map(|s| format!("; the last refusal: {s}")).unwrap_or_default())]
-    StillMissing { passes: u32, said: Option<String> },
-    #[error("the comparison waits for nothing: this is a fault of tieline's, please report it")]
-    Stuck,
-}
-
-impl JobError {
-    /// How a run ends on it: `blocked` when it takes a person to change it.
-    fn ending(&self) -> Ending {
-        match self {
-            Self::Relay(error) if error.is_refusal() => Ending::Blocked,
-            Self::Reconcile { error, .. } if error.is_refusal() => Ending::Blocked,
-            Self::EmptyPeer { .. } | Self::Stopped { .. } => Ending::Blocked,
-            Self::StillMissing { .. } => Ending::Partial,
-            Self::Relay(_) | Self::Reconcile { .. } | Self::Stuck => Ending::Failed,
-        }
-    }
-
-    fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Relay(RelayError { fault: Fault::Unreachable(_), .. }))
+        Self { dry_run: false, ids: false, listed_since: None, allow_empty: false, retry_pause: Duration::from_secs(2) }
     }
 }
 
@@ -120,6 +91,7 @@ pub struct Job {
     passes: u32,
     /// The last pass that ran to its end.
     proof: Option<u32>,
+    scope: Option<Scope>,
     started: Timestamp,
 }
 
@@ -162,10 +134,22 @@ impl Job {
             first_pass: None,
             passes: 0,
             proof: None,
+            scope: None,
             started: clock::now(),
             spec,
         };
         (job, view)
+    }
+
+    /// Tells of each event just before it is published: a stream would take it for news, and
+    /// send it back to where it came from.
+    #[must_use]
+    pub fn telling(mut self, tell: impl Fn(EventId) + Send + Sync + 'static) -> Self {
+        let tell: Tell = Arc::new(tell);
+        for side in Side::BOTH {
+            self.movers[side].tell = Some(tell.clone());
+        }
+        self
     }
 
     /// Runs until a pass finds nothing new, something is in the way, or `stop` is cancelled. The
@@ -176,8 +160,9 @@ impl Job {
             self.memory.begin(&self.spec).await;
         }
         let (ending, error) = tokio::select! {
-            end = self.passes() => end,
-            () = stop.cancelled() => (Ending::Interrupted, None),
+            end = self.passes(&stop) => end,
+            // The OKs of what was sent are waited for, but not for ever.
+            () = async { stop.cancelled().await; tokio::time::sleep(GRACE).await } => (Ending::Interrupted, None),
         };
         for side in Side::BOTH {
             self.movers[side].park().await;
@@ -185,18 +170,18 @@ impl Job {
         self.progress.send_modify(|progress| progress.phase = Phase::Done);
         let report = self.report(ending, error, clock::instant() - started);
         if !self.options.dry_run {
-            let whole = matches!(ending, Ending::Converged | Ending::Partial);
+            let whole = self.scope.is_none() && matches!(ending, Ending::Converged | Ending::Partial);
             self.memory.end(&self.spec, &report, whole).await;
         }
         log(&self.spec, &report);
         report
     }
 
-    async fn passes(&mut self) -> (Ending, Option<JobError>) {
+    async fn passes(&mut self, stop: &CancellationToken) -> (Ending, Option<JobError>) {
         let mut tries = 0;
         loop {
             self.passes += 1;
-            let result = self.pass().await;
+            let result = self.pass(stop).await;
             let last = self.passes >= self.spec.limits.passes;
             match result {
                 Ok(_) if self.options.dry_run => return (Ending::DryRun, None),
@@ -210,6 +195,7 @@ impl Job {
                         return (Ending::Partial, Some(self.still_missing()));
                     }
                 }
+                Err(JobError::Interrupted) => return (Ending::Interrupted, None),
                 Err(error) if error.ending() == Ending::Blocked => return (Ending::Blocked, Some(error)),
                 Err(error) => {
                     if let JobError::Relay(lost) = &error {
@@ -222,7 +208,10 @@ impl Job {
                         return (Ending::Failed, Some(error));
                     }
                     tracing::debug!(job = %self.spec, %error, "a pass ended early");
-                    self.pause(tries).await;
+                    tokio::select! {
+                        () = self.pause(tries) => {}
+                        () = stop.cancelled() => return (Ending::Interrupted, None),
+                    }
                 }
             }
         }
@@ -236,7 +225,7 @@ impl Job {
     }
 
     /// One pass from the beginning.
-    async fn pass(&mut self) -> Result<Pass, JobError> {
+    async fn pass(&mut self, stop: &CancellationToken) -> Result<Pass, JobError> {
         let pass = self.passes;
         self.progress.send_modify(|progress| (progress.phase, progress.pass) = (Phase::Connecting, pass));
         self.gaps.clear();
@@ -251,7 +240,7 @@ impl Job {
         let whole = steps.len() - 1;
         for (index, step) in steps.into_iter().enumerate() {
             for part in step.into_iter().flat_map(parts) {
-                self.step(part, index == whole).await?;
+                self.step(part, index == whole, stop).await?;
             }
         }
         let found = BySide { local: self.movers.local.fates.len(), peer: self.movers.peer.fates.len() };
@@ -264,13 +253,17 @@ impl Job {
     }
 
     /// Compares one filter and moves what is found.
-    async fn step(&mut self, filter: Filter, whole: bool) -> Result<(), JobError> {
+    async fn step(&mut self, filter: Filter, whole: bool, stop: &CancellationToken) -> Result<(), JobError> {
         let (local, peer) = tokio::join!(self.links.local.relay().info(), self.links.peer.relay().info());
         let mut speaks_nip77 = BySide { local: true, peer: true };
         for side in Side::BOTH {
             let refuses = self.listed[side] || self.drops[side] >= ask::DROPS;
             speaks_nip77[side] = !refuses && !self.memory.lacks_nip77(self.spec.url(side)).await;
         }
+        let lists = !speaks_nip77.local || !speaks_nip77.peer;
+        let since = self.options.listed_since.filter(|_| lists);
+        let Some(filter) = filter.narrow_time(since, None) else { return Ok(()) };
+        self.scope = since.map(|since| Scope { since });
         let machine = Reconciliation::new(Setup {
             filter,
             choice: self.spec.strategy,
@@ -295,15 +288,20 @@ impl Job {
         };
         let progress = &self.progress;
         let compare = async {
-            let compared = comparison.run(machine).await;
+            let compared = tokio::select! {
+                compared = comparison.run(machine) => compared.map(Some),
+                // What was found so far goes no further; the movers see to what they have sent.
+                () = stop.cancelled() => Ok(None),
+            };
             progress.send_modify(|progress| progress.phase = Phase::Transferring);
             compared
         };
         let pass = self.passes;
         let BySide { local: up, peer: down } = &mut self.movers;
-        let upload = async { up.run(pass, from_local).await.map_err(JobError::from) };
-        let download = async { down.run(pass, from_peer).await.map_err(JobError::from) };
-        let (Compared { strategy, gaps, rounds, listed }, (), ()) = tokio::try_join!(compare, upload, download)?;
+        let upload = async { up.run(pass, from_local, stop).await.map_err(JobError::from) };
+        let download = async { down.run(pass, from_peer, stop).await.map_err(JobError::from) };
+        let (compared, (), ()) = tokio::try_join!(compare, upload, download)?;
+        let Some(Compared { strategy, gaps, rounds, listed }) = compared else { return Err(JobError::Interrupted) };
         self.strategy = Some(strategy);
         self.rounds += rounds;
         for side in Side::BOTH {
@@ -344,6 +342,7 @@ impl Job {
             strategy: self.strategy,
             outcome: ending,
             passes: self.passes,
+            scope: self.scope,
             local_only: first.local,
             peer_only: first.peer,
             parked: uploaded.parked + downloaded.parked,

@@ -7,6 +7,7 @@ use futures::future::try_join;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::fates::{Fates, Found};
 use super::guard::Guard;
@@ -30,6 +31,9 @@ const QUEUE: usize = 32_768;
 /// Outcomes to remember are written in groups of this size.
 const PARK_GROUP: usize = 1000;
 
+/// Hears of each event just before it is published.
+pub(super) type Tell = Arc<dyn Fn(EventId) + Send + Sync>;
+
 /// One direction of a job, from its first pass to its last.
 pub(super) struct Mover {
     holder: Side,
@@ -40,6 +44,7 @@ pub(super) struct Mover {
     wanted: bool,
     memory: Memory,
     progress: watch::Sender<Progress>,
+    pub(super) tell: Option<Tell>,
     pub(super) fates: Fates,
     /// Event bodies that came.
     pub(super) bodies: u64,
@@ -79,6 +84,7 @@ impl Mover {
             wanted,
             memory,
             progress,
+            tell: None,
             fates: Fates::default(),
             bodies: 0,
             new_in_pass: 0,
@@ -94,17 +100,27 @@ impl Mover {
     ///
     /// # Errors
     /// When one of the two relays is lost. What was acknowledged stays done.
-    pub(super) async fn run(&mut self, pass: u32, mut found: mpsc::Receiver<EventId>) -> Result<(), RelayError> {
-        let result = self.transfer(pass, &mut found).await;
+    pub(super) async fn run(
+        &mut self,
+        pass: u32,
+        mut found: mpsc::Receiver<EventId>,
+        stop: &CancellationToken,
+    ) -> Result<(), RelayError> {
+        let result = self.transfer(pass, &mut found, stop).await;
         self.park().await;
         result
     }
 
-    async fn transfer(&mut self, pass: u32, found: &mut mpsc::Receiver<EventId>) -> Result<(), RelayError> {
+    async fn transfer(
+        &mut self,
+        pass: u32,
+        found: &mut mpsc::Receiver<EventId>,
+        stop: &CancellationToken,
+    ) -> Result<(), RelayError> {
         let (source, destination) = (self.source.relay().info().await, self.destination.relay().info().await);
         let mut transfer = Transfer::new(TransferLimits {
             batch: source.ids_per_request(),
-            fetches_in_flight: self.spec.limits.fetches_in_flight.min(source.subscriptions()),
+            fetches_in_flight: self.spec.limits.fetches_in_flight.min(source.subscriptions(None)),
             publishes_in_flight: self.window,
             spool_bytes: self.spec.limits.spool_bytes,
         });
@@ -121,6 +137,7 @@ impl Mover {
         let mut fetches = FuturesUnordered::new();
         let mut group = Vec::with_capacity(ADMIT);
         let mut more = true;
+        let mut stopping = false;
         loop {
             while let Some(action) = transfer.poll() {
                 match action {
@@ -129,6 +146,9 @@ impl Mover {
                         fetches.push(fetch.boxed());
                     }
                     Action::Publish { id, raw } => {
+                        if let Some(tell) = &self.tell {
+                            tell(id);
+                        }
                         let token = publisher.send(id, raw).await;
                         self.under_way.insert(token, id);
                     }
@@ -146,6 +166,10 @@ impl Mover {
                     } else {
                         self.admit(pass, &mut group, &mut transfer).await;
                     }
+                }
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    transfer.close();
                 }
                 Some(fetched) = fetches.next(), if !fetches.is_empty() => {
                     let (batch, checked, bodies): (BatchId, Vec<Checked>, u64) = fetched?;

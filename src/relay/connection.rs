@@ -16,7 +16,8 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_tungstenite::{Connector, MaybeTlsStream, WebSocketStream, client_async_tls_with_config};
 
-use super::session::{Delivery, Failure, Meter, Request, Session, SessionLimits, Token};
+use super::request::{Delivery, Failure, Meter, Request, SessionLimits, Token};
+use super::session::Session;
 use super::{RelayOptions, Shared, dial};
 use crate::clock;
 use crate::nostr::PeerText;
@@ -51,19 +52,28 @@ pub(super) async fn run(shared: Arc<Shared>, mut inbox: mpsc::UnboundedReceiver<
         match socket {
             Ok(socket) => {
                 let limits = SessionLimits {
-                    max_subscriptions: info.subscriptions(),
+                    max_subscriptions: info.subscriptions(shared.options.subscriptions),
                     answer: shared.options.answer_timeout,
                     neg_open: shared.options.neg_open_timeout,
                     cooldown: shared.options.cooldown,
                     can_sign: shared.options.keys.is_some(),
                 };
                 tracing::debug!(relay = %shared.options.url, "connected");
-                let mut served = Served { shared: &shared, session: Session::new(limits), replies: HashMap::new() };
+                shared.view.send_modify(|view| (view.connected, view.connections) = (true, view.connections + 1));
+                let mut served = Served {
+                    shared: &shared,
+                    session: Session::new(limits),
+                    replies: HashMap::new(),
+                    cooldowns: 0,
+                    spoke: clock::instant(),
+                };
                 let why = served.serve(socket, first, &mut inbox).await;
                 tracing::debug!(relay = %shared.options.url, %why, "disconnected");
+                shared.failed(&why);
             }
             Err(why) => {
                 tracing::debug!(relay = %shared.options.url, %why, "not connected");
+                shared.failed(&why);
                 refuse(first, &why);
                 while let Ok(next) = inbox.try_recv() {
                     refuse(next, &why);
@@ -130,6 +140,9 @@ struct Served<'a> {
     shared: &'a Shared,
     session: Session,
     replies: HashMap<Token, Reply>,
+    cooldowns: u64,
+    /// When the relay last said something, pongs aside.
+    spoke: Instant,
 }
 
 impl Served<'_> {
@@ -145,6 +158,7 @@ impl Served<'_> {
         let why = loop {
             self.deliver();
             self.sign();
+            self.note_cooldowns();
             outgoing.extend(std::iter::from_fn(|| self.session.poll_frame()).map(Message::text));
             unflushed |= !outgoing.is_empty();
             tokio::select! {
@@ -170,6 +184,11 @@ impl Served<'_> {
                 _ = ticks.tick() => {
                     let now = clock::instant();
                     self.session.tick(now);
+                    // A proxy before it, or a relay that hangs, may answer pings for ever.
+                    let silent = now.saturating_duration_since(self.spoke);
+                    if self.session.is_unanswered() && silent >= self.shared.options.answer_timeout {
+                        break "it says nothing any more".to_owned();
+                    }
                     match watchdog.look(now) {
                         Alive::Yes => {}
                         Alive::Ask => {
@@ -213,7 +232,10 @@ impl Served<'_> {
         let mut read = 0;
         loop {
             match message {
-                Some(Ok(Message::Text(text))) => self.session.receive(text.as_str(), clock::instant()),
+                Some(Ok(Message::Text(text))) => {
+                    self.spoke = clock::instant();
+                    self.session.receive(text.as_str(), self.spoke);
+                }
                 // Relays speak text; pings are answered by the library.
                 Some(Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(frame))) => {
@@ -240,7 +262,10 @@ impl Served<'_> {
             tracing::debug!(relay = %self.shared.options.url, %notice, "notice");
         }
         while let Some((token, delivery)) = self.session.poll_delivery() {
-            let last = !matches!(delivery, Delivery::Event(_) | Delivery::Invalid(_) | Delivery::NegMessage(_));
+            let last = !matches!(
+                delivery,
+                Delivery::Event(_) | Delivery::Invalid(_) | Delivery::Listening | Delivery::NegMessage(_)
+            );
             let gone = self.replies.get(&token).is_none_or(|reply| reply.send((token, delivery)).is_err());
             if gone && !last {
                 self.session.close(token, clock::instant());
@@ -248,6 +273,14 @@ impl Served<'_> {
             if gone || last {
                 self.replies.remove(&token);
             }
+        }
+    }
+
+    fn note_cooldowns(&mut self) {
+        let new = self.session.cooldowns() - self.cooldowns;
+        if new > 0 {
+            self.cooldowns += new;
+            self.shared.view.send_modify(|view| view.cooldowns += new);
         }
     }
 

@@ -102,11 +102,13 @@ impl RelayInfo {
         self.page_limit().min(fit).max(1)
     }
 
-    /// Subscriptions to hold open at once: 10, or one less than the relay allows.
+    /// Subscriptions to hold open at once: 10 or the number given, or one less than the relay
+    /// allows.
     #[must_use]
-    pub fn subscriptions(&self) -> usize {
+    pub fn subscriptions(&self, wanted: Option<usize>) -> usize {
         const USUAL: usize = 10;
-        self.max_subscriptions.map_or(USUAL, |most| most.saturating_sub(1).clamp(1, USUAL))
+        let wanted = wanted.unwrap_or(USUAL).max(1);
+        self.max_subscriptions.map_or(wanted, |most| most.saturating_sub(1).clamp(1, wanted))
     }
 }
 
@@ -141,6 +143,6 @@ mod tests {
         assert_eq!(info(json!({ "max_limit": 100 })).page_limit(), 100);
         assert_eq!(info(json!({ "max_limit": 5000 })).page_limit(), 500);
         assert_eq!(info(json!({ "max_message_length": 16_384 })).ids_per_request(), 240);
-        assert_eq!(info(json!({ "max_subscriptions": 1 })).subscriptions(), 1);
+        assert_eq!(info(json!({ "max_subscriptions": 1 })).subscriptions(None), 1);
     }
 }

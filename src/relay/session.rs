@@ -8,129 +8,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::nostr::{EoseHint, Event, EventError, EventId, Filter, NegRefusal, PeerText, Prefix, Reason, RelayMessage};
-
-/// The caller's name for a request, unique on a connection.
-pub type Token = u64;
-
-/// Bytes of WebSocket text sent and received on behalf of one user of a connection.
-#[derive(Debug, Default)]
-pub struct Meter {
-    sent: AtomicU64,
-    received: AtomicU64,
-}
-
-impl Meter {
-    /// Bytes sent so far.
-    pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
-    }
-
-    /// Bytes received so far.
-    pub fn received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
-    }
-
-    fn add_sent(&self, bytes: usize) {
-        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    fn add_received(&self, bytes: usize) {
-        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-}
-
-/// What one connection allows.
-#[derive(Clone, Debug)]
-pub struct SessionLimits {
-    /// Subscriptions open at once, negentropy sessions not among them.
-    pub max_subscriptions: usize,
-    /// How long to wait for the first, and for any further, answer to a request.
-    pub answer: Duration,
-    /// How long to wait for the first answer to a NEG-OPEN.
-    pub neg_open: Duration,
-    /// How long to send nothing new after the relay asked to slow down.
-    pub cooldown: Duration,
-    /// Whether a key is at hand to answer AUTH challenges.
-    pub can_sign: bool,
-}
-
-/// Something to ask of a relay.
-#[derive(Clone, Debug)]
-pub enum Request {
-    /// The stored events of a filter, up to EOSE.
-    Req {
-        /// What is asked.
-        filter: Filter,
-        /// The most events to ask for.
-        limit: usize,
-        /// The most events to take before the relay counts as flooding.
-        quota: usize,
-    },
-    /// A negentropy session, which stays open until it is closed.
-    NegOpen {
-        /// What is compared.
-        filter: Filter,
-        /// The first query.
-        message: Vec<u8>,
-    },
-    /// An event for the relay to store.
-    Publish {
-        /// Its id.
-        id: EventId,
-        /// Its JSON, byte for byte.
-        raw: Box<str>,
-    },
-}
-
-/// What came of a request. `End`, `Ack`, `NegRefused` and `Failed` are the last of their token.
-#[derive(Debug)]
-pub enum Delivery {
-    /// An event that matches the request and whose id is its hash. Its signature is unchecked.
-    Event(Event),
-    /// An event under this id that is not one, or has another id really.
-    Invalid(EventId),
-    /// The end of what is stored.
-    End {
-        /// All events that came, whether they matched or not.
-        received: usize,
-        /// Whether there is more.
-        hint: Option<EoseHint>,
-    },
-    /// The relay's word on a published event.
-    Ack {
-        /// Whether it was taken.
-        accepted: bool,
-        /// Why, or why not.
-        reason: Reason,
-    },
-    /// The answer to a negentropy query.
-    NegMessage(Vec<u8>),
-    /// The session was refused or ended.
-    NegRefused(NegRefusal),
-    /// Nothing more will come.
-    Failed(Failure),
-}
-
-/// Why a request came to nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// The relay wants to know who asks, and does not accept our answer or we have none.
-    AuthRefused(Reason),
-    /// The relay closed the subscription before its EOSE.
-    Closed(Reason),
-    /// More events came than were asked for, many times over.
-    Flood,
-    /// The connection ended.
-    Lost(String),
-    /// No progress in time.
-    TimedOut(Duration),
-    /// There was no connection to begin with.
-    Unreachable(String),
-}
+use super::request::{Delivery, Failure, Meter, Request, SessionLimits, Token};
+use crate::nostr::{EoseHint, Event, EventError, EventId, NegRefusal, PeerText, Prefix, Reason, RelayMessage};
 
 /// How often a REQ is sent again when the relay says `rate-limited:`.
 const MAX_RATE_RETRIES: u8 = 3;
@@ -183,7 +64,10 @@ pub struct Session {
     awaiting_auth: Vec<Token>,
     cooling_until: Option<Instant>,
     notices: VecDeque<PeerText>,
+    /// How often the relay asked to slow down.
+    cooldowns: u64,
     next_name: u64,
+    unanswered: bool,
 }
 
 impl Session {
@@ -206,8 +90,15 @@ impl Session {
             awaiting_auth: Vec::new(),
             cooling_until: None,
             notices: VecDeque::new(),
+            cooldowns: 0,
             next_name: 0,
+            unanswered: false,
         }
+    }
+
+    /// Whether a REQ, which every relay answers, has got no answer in time.
+    pub fn is_unanswered(&self) -> bool {
+        self.unanswered
     }
 
     /// Whether nothing is under way.
@@ -301,11 +192,20 @@ impl Session {
             // Collected from the same map just above, and nothing removes two at once.
             let Some(open) = self.open.get(&token) else { continue };
             let delivery = match open.request {
+                // It never says so, and listens all the same.
+                Request::Live { .. } => {
+                    self.listening(token);
+                    continue;
+                }
                 Request::NegOpen { .. } if !open.answered => Delivery::NegRefused(NegRefusal::Silent),
                 Request::NegOpen { .. } => {
                     Delivery::NegRefused(NegRefusal::Broken(PeerText::new("no answer to NEG-MSG in time")))
                 }
-                _ => Delivery::Failed(Failure::TimedOut(self.limits.answer)),
+                Request::Publish { .. } => Delivery::Failed(Failure::TimedOut(self.limits.answer)),
+                Request::Req { .. } => {
+                    self.unanswered = true;
+                    Delivery::Failed(Failure::TimedOut(self.limits.answer))
+                }
             };
             self.finish(token, delivery, now);
         }
@@ -342,6 +242,12 @@ impl Session {
         self.notices.pop_front()
     }
 
+    /// How often the relay asked to slow down, so far.
+    #[must_use]
+    pub fn cooldowns(&self) -> u64 {
+        self.cooldowns
+    }
+
     /// The challenge to sign now, if somebody waits for it; answer with [`Self::authenticate`].
     #[must_use]
     pub fn challenge(&self) -> Option<&str> {
@@ -361,11 +267,15 @@ impl Session {
         let deadline = now + self.limits.answer;
         let Some((token, open)) = self.named(sub) else { return };
         open.meter.add_received(bytes);
-        let Request::Req { filter, quota, .. } = &open.request else { return };
         open.received += 1;
-        if open.received > *quota {
-            return self.finish(token, Delivery::Failed(Failure::Flood), now);
-        }
+        let filter = match &open.request {
+            Request::Req { quota, .. } if open.received > *quota => {
+                return self.finish(token, Delivery::Failed(Failure::Flood), now);
+            }
+            Request::Req { filter, .. } => filter,
+            Request::Live { filter } => filter,
+            Request::NegOpen { .. } | Request::Publish { .. } => return,
+        };
         let delivery = match Event::parse(raw) {
             Ok(event) if filter.matches(&event) => Some(Delivery::Event(event)),
             Ok(_) => None,
@@ -374,7 +284,9 @@ impl Session {
         };
         // Only what was asked for is progress.
         if let Some(delivery) = delivery {
-            open.deadline = Some(deadline);
+            if matches!(open.request, Request::Req { .. }) {
+                open.deadline = Some(deadline);
+            }
             self.deliveries.push_back((token, delivery));
         }
     }
@@ -383,7 +295,18 @@ impl Session {
         let Some((token, open)) = self.named(sub) else { return };
         open.meter.add_received(bytes);
         let received = open.received;
+        if matches!(open.request, Request::Live { .. }) {
+            return self.listening(token);
+        }
         self.finish(token, Delivery::End { received, hint }, now);
+    }
+
+    fn listening(&mut self, token: Token) {
+        if let Some(open) = self.open.get_mut(&token)
+            && open.deadline.take().is_some()
+        {
+            self.deliveries.push_back((token, Delivery::Listening));
+        }
     }
 
     /// CLOSED and NEG-ERR alike.
@@ -396,7 +319,7 @@ impl Session {
             Prefix::AuthRequired => self.finish(token, Delivery::Failed(Failure::AuthRefused(reason)), now),
             Prefix::RateLimited if open.rate_retries < MAX_RATE_RETRIES && !is_neg => {
                 open.rate_retries += 1;
-                self.cooling_until = Some(cooling);
+                self.cool(cooling);
                 self.wait_again(token);
             }
             _ if is_neg => {
@@ -448,7 +371,7 @@ impl Session {
             }
             prefix => {
                 if prefix == Prefix::RateLimited && !accepted {
-                    self.cooling_until = Some(cooling);
+                    self.cool(cooling);
                 }
                 self.finish(token, Delivery::Ack { accepted, reason }, now);
             }
@@ -468,7 +391,7 @@ impl Session {
                 self.finish(token, Delivery::NegRefused(refusal.clone()), now);
             }
         } else if asks_to_slow_down(text.as_str()) {
-            self.cooling_until = Some(self.cooling(now));
+            self.cool(self.cooling(now));
             // What was not answered may have been dropped: it is sent again after the cooldown.
             let dropped: Vec<Token> = self
                 .open
@@ -489,6 +412,11 @@ impl Session {
             }
         }
         self.notices.push_back(text);
+    }
+
+    fn cool(&mut self, until: Instant) {
+        self.cooldowns += 1;
+        self.cooling_until = Some(until);
     }
 
     fn cooling(&self, now: Instant) -> Instant {
@@ -534,7 +462,7 @@ impl Session {
     /// Puts a request that was sent back into the queue.
     fn wait_again(&mut self, token: Token) {
         let Some(open) = self.open.get_mut(&token) else { return };
-        if open.sent && matches!(open.request, Request::Req { .. }) {
+        if open.sent && matches!(open.request, Request::Req { .. } | Request::Live { .. }) {
             self.subscriptions -= 1;
         }
         open.sent = false;
@@ -552,13 +480,17 @@ impl Session {
             let Some(open) = self.open.get_mut(&token) else { continue };
             let name = &open.name;
             let (frame, wait) = match &open.request {
-                Request::Req { .. } if self.subscriptions >= self.limits.max_subscriptions => {
+                Request::Req { .. } | Request::Live { .. } if self.subscriptions >= self.limits.max_subscriptions => {
                     kept.push_back(token);
                     continue;
                 }
                 Request::Req { filter, limit, .. } => {
                     self.subscriptions += 1;
                     (format!(r#"["REQ","{name}",{}]"#, filter.to_value(Some(*limit))), self.limits.answer)
+                }
+                Request::Live { filter } => {
+                    self.subscriptions += 1;
+                    (format!(r#"["REQ","{name}",{}]"#, filter.to_value(Some(1))), self.limits.answer)
                 }
                 Request::NegOpen { filter, message } => {
                     (format!(r#"["NEG-OPEN","{name}",{filter},"{}"]"#, hex::encode(message)), self.limits.neg_open)
@@ -583,7 +515,7 @@ impl Session {
         let Some(open) = self.open.remove(&token) else { return };
         self.names.remove(&open.name);
         let frame = match &open.request {
-            Request::Req { .. } if open.sent => {
+            Request::Req { .. } | Request::Live { .. } if open.sent => {
                 self.subscriptions -= 1;
                 Some(format!(r#"["CLOSE","{}"]"#, open.name))
             }

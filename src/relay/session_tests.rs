@@ -1,4 +1,7 @@
+use std::time::Duration;
+
 use super::*;
+use crate::nostr::Filter;
 
 const ID: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 

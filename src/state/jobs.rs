@@ -58,6 +58,17 @@ pub struct RunRow {
     pub report: Box<RawValue>,
 }
 
+/// What the runs that ended within one hour moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HourRow {
+    /// Its first second: a whole hour, UTC.
+    pub start: Timestamp,
+    /// Events stored at the local relay.
+    pub down: u64,
+    /// Events stored at peers.
+    pub up: u64,
+}
+
 /// What of a job is kept.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -133,7 +144,7 @@ pub(super) fn end(
         "DELETE FROM runs WHERE job = ?1 AND id <=
            (SELECT id FROM runs WHERE job = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
     )?
-    .execute(params![job.key, HISTORY])?;
+    .execute(params![job.key, RUNS_KEPT])?;
     db.commit()
 }
 
@@ -198,6 +209,17 @@ pub(super) fn runs(db: &Connection, key: Option<JobKey>, since: Timestamp) -> ru
     .collect()
 }
 
+pub(super) fn moved_per_hour(db: &Connection, since: Timestamp) -> rusqlite::Result<Vec<HourRow>> {
+    let mut rows = db.prepare_cached(
+        "SELECT ended / 3600 * 3600, sum(report ->> '$.downloaded.stored'), sum(report ->> '$.uploaded.stored')
+         FROM runs WHERE ended >= ?1 GROUP BY 1 ORDER BY 1",
+    )?;
+    rows.query_map([to_int(since)], |row| {
+        Ok(HourRow { start: from_int(row.get(0)?), down: from_int(row.get(1)?), up: from_int(row.get(2)?) })
+    })?
+    .collect()
+}
+
 /// Forgets the jobs that are no longer run: an active one runs once a day at least.
 pub(super) fn prune(db: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     if db.execute("DELETE FROM jobs WHERE last_attempt < ?1", [to_int(now.saturating_sub(JOBS_HELD))])? > 0 {
@@ -207,7 +229,7 @@ pub(super) fn prune(db: &Connection, now: Timestamp) -> rusqlite::Result<()> {
 }
 
 /// Runs kept of a job: a day of five-minute runs, for the page that plots them.
-const HISTORY: u32 = 300;
+pub const RUNS_KEPT: u32 = 300;
 
 /// How long a job that does not run is remembered: long enough for an operator to come back to
 /// one that is run by hand, short enough for relays that were discovered once to go.

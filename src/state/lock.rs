@@ -67,6 +67,13 @@ impl JobLock {
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Self { _file: file })
     }
+
+    /// Whether a run holds the job with this key, in hex. It takes nothing from anybody.
+    #[must_use]
+    pub fn is_held(dir: &Path, key: &str) -> bool {
+        let file = File::open(dir.join("locks").join(format!("{key}.lock")));
+        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
 }
 
 #[cfg(test)]
@@ -75,6 +82,16 @@ mod tests {
 
     use super::*;
     use crate::state::tests::job;
+
+    #[test]
+    fn a_run_that_was_killed_holds_nothing() {
+        let (dir, key) = (tempfile::tempdir().unwrap(), job("a").key());
+        assert!(!JobLock::is_held(dir.path(), &key.to_string()));
+        let lock = JobLock::take(dir.path(), key).unwrap();
+        assert!(JobLock::is_held(dir.path(), &key.to_string()));
+        drop(lock);
+        assert!(!JobLock::is_held(dir.path(), &key.to_string()));
+    }
 
     #[test]
     fn one_run_of_a_job_at_a_time() {

@@ -11,6 +11,7 @@ mod jobs;
 mod lock;
 mod parked;
 mod schema;
+mod status;
 mod worker;
 
 use std::collections::HashSet;
@@ -22,9 +23,10 @@ use tokio::sync::{mpsc, oneshot};
 pub use capabilities::Capability;
 pub use dir::{default_dir, is_root};
 pub use error::StateError;
-pub use jobs::{JobRow, RunRow};
+pub use jobs::{HourRow, JobRow, RUNS_KEPT, RunRow};
 pub use lock::{JobLock, LockError};
-pub use parked::{ParkedRow, scope};
+pub use parked::{ParkedCount, ParkedRow, scope};
+pub use status::StatusView;
 
 use crate::job_spec::{JobKey, JobSpec};
 use crate::nostr::{EventId, RelayUrl, Timestamp};
@@ -132,11 +134,12 @@ impl State {
         self.ask(|reply| Command::ListParked { dst, now, limit, reply }).await
     }
 
-    /// How many ids are parked, by destination; ids that expired since the last run count.
+    /// How many ids are parked, by destination and reason; ids that expired since the last run
+    /// count.
     ///
     /// # Errors
     /// When the state cannot be read.
-    pub async fn parked_counts(&self) -> Result<Vec<(String, u64)>, StateError> {
+    pub async fn parked_counts(&self) -> Result<Vec<ParkedCount>, StateError> {
         self.ask(|reply| Command::ParkedCounts { reply }).await
     }
 
@@ -190,6 +193,15 @@ impl State {
     /// When the state cannot be read.
     pub async fn run_rows(&self, key: Option<JobKey>, since: Timestamp) -> Result<Vec<RunRow>, StateError> {
         self.ask(|reply| Command::RunRows { key, since, reply }).await
+    }
+
+    /// What runs moved that ended at `since` or later, by the hour; hours without a run are left
+    /// out. Only the last [`RUNS_KEPT`] runs of a job are known.
+    ///
+    /// # Errors
+    /// When the state cannot be read.
+    pub async fn moved_per_hour(&self, since: Timestamp) -> Result<Vec<HourRow>, StateError> {
+        self.ask(|reply| Command::MovedPerHour { since, reply }).await
     }
 
     /// What was learnt of a relay, such as whether it speaks `nip77`, while that holds.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, TransactionBehavior, params};
 use serde::Serialize;
 
 use super::schema::{from_int, to_int};
@@ -23,6 +23,17 @@ pub struct ParkedRow {
     pub reason: String,
     /// When it is tried again.
     pub until: Timestamp,
+}
+
+/// How many ids are parked at one destination for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ParkedCount {
+    /// The relay they cannot be moved to.
+    pub destination: String,
+    /// Why, such as `refused:blocked`.
+    pub reason: String,
+    /// How many.
+    pub count: u64,
 }
 
 /// Where a reason holds: a fact learnt of one source must not hide the event at another, nor
@@ -124,9 +135,13 @@ pub(super) fn list(db: &Connection, dst: Option<&str>, now: Timestamp, limit: u3
     .collect()
 }
 
-pub(super) fn counts(db: &Connection) -> rusqlite::Result<Vec<(String, u64)>> {
-    let mut rows = db.prepare_cached("SELECT dst, ids FROM parked_counts WHERE ids > 0 ORDER BY dst")?;
-    rows.query_map([], |row| Ok((row.get(0)?, from_int(row.get(1)?))))?.collect()
+pub(super) fn counts(db: &Connection) -> rusqlite::Result<Vec<ParkedCount>> {
+    let mut rows =
+        db.prepare_cached("SELECT dst, reason, ids FROM parked_counts WHERE ids > 0 ORDER BY dst, ids DESC, reason")?;
+    rows.query_map([], |row| {
+        Ok(ParkedCount { destination: row.get(0)?, reason: row.get(1)?, count: from_int(row.get(2)?) })
+    })?
+    .collect()
 }
 
 pub(super) fn prune(db: &Connection, now: Timestamp) -> rusqlite::Result<()> {
@@ -137,10 +152,8 @@ pub(super) fn prune(db: &Connection, now: Timestamp) -> rusqlite::Result<()> {
 }
 
 fn count(db: &Connection, dst: &str) -> rusqlite::Result<u64> {
-    db.prepare_cached("SELECT ids FROM parked_counts WHERE dst = ?1")?
+    db.prepare_cached("SELECT coalesce(sum(ids), 0) FROM parked_counts WHERE dst = ?1")?
         .query_row([dst], |row| row.get(0).map(from_int))
-        .optional()
-        .map(Option::unwrap_or_default)
 }
 
 /// The plus keeps SQLite from walking everything that `until` selects instead of finding the id.

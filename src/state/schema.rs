@@ -43,7 +43,11 @@ pub fn open_read_only(dir: &Path) -> Result<Connection, StateError> {
         }
         opened => opened,
     };
-    known_version(&path, opened)
+    match opened {
+        // Whoever made it is about to fill it, or was killed before: nothing was remembered yet.
+        Ok((_, 0)) => Err(StateError::Absent { path }),
+        opened => known_version(&path, opened),
+    }
 }
 
 fn look(path: &Path, flags: OpenFlags) -> rusqlite::Result<(Connection, usize)> {
@@ -150,12 +154,23 @@ CREATE TABLE parked (
 CREATE INDEX parked_until ON parked (dst, until);
 
 -- Kept beside the table because counting its rows reads all of them.
-CREATE TABLE parked_counts (dst TEXT PRIMARY KEY, ids INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE parked_counts (
+    dst TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    ids INTEGER NOT NULL,
+    PRIMARY KEY (dst, reason)
+) STRICT, WITHOUT ROWID;
 CREATE TRIGGER parked_in AFTER INSERT ON parked BEGIN
-    INSERT INTO parked_counts (dst, ids) VALUES (new.dst, 1) ON CONFLICT DO UPDATE SET ids = ids + 1;
+    INSERT INTO parked_counts (dst, reason, ids) VALUES (new.dst, new.reason, 1)
+        ON CONFLICT DO UPDATE SET ids = ids + 1;
 END;
 CREATE TRIGGER parked_out AFTER DELETE ON parked BEGIN
-    UPDATE parked_counts SET ids = ids - 1 WHERE dst = old.dst;
+    UPDATE parked_counts SET ids = ids - 1 WHERE dst = old.dst AND reason = old.reason;
+END;
+CREATE TRIGGER parked_anew AFTER UPDATE OF reason ON parked WHEN new.reason <> old.reason BEGIN
+    UPDATE parked_counts SET ids = ids - 1 WHERE dst = old.dst AND reason = old.reason;
+    INSERT INTO parked_counts (dst, reason, ids) VALUES (new.dst, new.reason, 1)
+        ON CONFLICT DO UPDATE SET ids = ids + 1;
 END;
 
 CREATE TABLE capabilities (

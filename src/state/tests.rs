@@ -36,6 +36,7 @@ pub(super) fn report(outcome: Ending) -> Report {
         strategy: Some("mediated"),
         outcome,
         passes: 2,
+        scope: None,
         local_only: 3,
         peer_only: 120,
         downloaded: Moved { stored: 118, ..Moved::default() },
@@ -65,6 +66,10 @@ fn id(n: u64) -> EventId {
 
 fn facts(ids: std::ops::Range<u64>, reason: ParkReason) -> Vec<(EventId, ParkReason)> {
     ids.map(|n| (id(n), reason)).collect()
+}
+
+fn count(dst: &RelayUrl, reason: &str, count: u64) -> ParkedCount {
+    ParkedCount { destination: dst.to_string(), reason: reason.to_owned(), count }
 }
 
 const BLOCKED: ParkReason = ParkReason::Refused(Prefix::Blocked);
@@ -151,6 +156,30 @@ async fn history_and_old_jobs_go() {
 }
 
 #[tokio::test]
+async fn what_moved_is_summed_by_the_hour() {
+    let (_dir, state) = opened().await;
+    let hour = NOW / 3600 * 3600;
+    for ended in [hour - 1, hour, hour + 3599, hour + 7200] {
+        state.end_run(&job("notes"), &report(Ending::Partial), true, ended).await.unwrap();
+    }
+    let row = |start, runs: u64| HourRow { start, down: runs * 118, up: runs * 3 };
+    assert_eq!(state.moved_per_hour(hour).await.unwrap(), [row(hour, 2), row(hour + 7200, 1)]);
+    assert_eq!(state.moved_per_hour(hour - 1).await.unwrap()[0], row(hour - 3600, 1));
+}
+
+#[tokio::test]
+async fn status_is_one_object() {
+    let (_dir, state) = opened().await;
+    assert_eq!(state.status().await.unwrap(), StatusView::default());
+    state.end_run(&job("notes"), &report(Ending::Failed), true, NOW).await.unwrap();
+    state.park(&relay("wss://here.example"), "", facts(0..2, BLOCKED), NOW, 1000).await.unwrap();
+    let json = serde_json::to_value(state.status().await.unwrap()).unwrap();
+    assert_eq!(json["jobs"][0]["last_error"], "relay.example: connection refused");
+    let parked = serde_json::json!([{"destination": "wss://here.example", "reason": "refused:blocked", "count": 2}]);
+    assert_eq!(json["parked"], parked);
+}
+
+#[tokio::test]
 async fn a_fact_holds_in_its_scope_and_for_its_time() {
     let (_dir, state) = opened().await;
     let (here, there) = (relay("wss://here.example"), relay("wss://there.example"));
@@ -178,7 +207,15 @@ async fn a_fact_holds_in_its_scope_and_for_its_time() {
     let words: Vec<_> = rows.iter().map(|row| (row.reason.as_str(), row.until - NOW)).collect();
     assert_eq!(words.len(), 3);
     assert_eq!(words[2], ("vanished", DAY), "{words:?}");
-    assert_eq!(state.parked_counts().await.unwrap(), [(here.to_string(), 4)]);
+    assert_eq!(
+        state.parked_counts().await.unwrap(),
+        [
+            count(&here, "early", 1),
+            count(&here, "refused:blocked", 1),
+            count(&here, "skipped:excluded", 1),
+            count(&here, "vanished", 1),
+        ]
+    );
 }
 
 #[tokio::test]
@@ -187,9 +224,13 @@ async fn what_expired_is_pruned_when_the_state_is_opened_and_after_runs() {
     let dst = relay("wss://here.example");
     state.park(&dst, "", facts(0..10, ParkReason::Vanished), NOW, 1000).await.unwrap();
     state.park(&dst, "", facts(5..8, BLOCKED), NOW, 1000).await.unwrap();
-    assert_eq!(state.parked_counts().await.unwrap(), [(dst.to_string(), 10)], "a newer fact replaces the older");
+    assert_eq!(
+        state.parked_counts().await.unwrap(),
+        [count(&dst, "vanished", 7), count(&dst, "refused:blocked", 3),],
+        "a newer fact replaces the older"
+    );
     state.end_run(&job("notes"), &report(Ending::Converged), true, NOW + DAY).await.unwrap();
-    assert_eq!(state.parked_counts().await.unwrap(), [(dst.to_string(), 3)]);
+    assert_eq!(state.parked_counts().await.unwrap(), [count(&dst, "refused:blocked", 3)]);
     drop(state);
     let state = State::open(dir.path(), NOW + 8 * DAY).await.unwrap();
     assert!(state.parked_counts().await.unwrap().is_empty());
@@ -207,7 +248,7 @@ async fn those_that_expire_first_make_room() {
     assert!((0..90).all(|n| parked.contains(&id(n))));
 
     assert_eq!(state.forget_parked(Some(&dst)).await.unwrap(), 100);
-    assert_eq!(state.parked_counts().await.unwrap(), [(other.to_string(), 50)]);
+    assert_eq!(state.parked_counts().await.unwrap(), [count(&other, "early", 50)]);
     assert_eq!(state.forget_parked(None).await.unwrap(), 50);
     assert!(state.parked_counts().await.unwrap().is_empty());
 }
@@ -242,7 +283,7 @@ async fn processes_share_the_file() {
         }
     });
     futures::future::try_join_all(parks).await.unwrap();
-    assert_eq!(status.parked_counts().await.unwrap(), [(dst.to_string(), 8000)]);
+    assert_eq!(status.parked_counts().await.unwrap(), [count(&dst, "refused:blocked", 8000)]);
     assert_eq!(status.job_rows().await.unwrap().len(), 1);
 
     let error = status.begin_run(&job("notes"), NOW).await.unwrap_err();
@@ -271,7 +312,7 @@ async fn a_full_disk_costs_what_was_not_written_and_nothing_else() {
     );
 
     assert_eq!(state.parked(&dst, &[], (0..5000).map(id).collect(), NOW).await.unwrap().len(), 10);
-    assert_eq!(state.parked_counts().await.unwrap(), [(dst.to_string(), 10)]);
+    assert_eq!(state.parked_counts().await.unwrap(), [count(&dst, "refused:blocked", 10)]);
     assert_eq!(state.job_rows().await.unwrap().len(), 1);
     assert_eq!(state.forget_parked(None).await.unwrap(), 10);
     state.park(&dst, "", facts(0..5, BLOCKED), NOW, 100_000).await.expect("there is room again");

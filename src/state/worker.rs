@@ -8,8 +8,8 @@ use std::thread;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
-use super::jobs::{self, Job, JobRow, RunRow};
-use super::parked::{self, ParkedRow};
+use super::jobs::{self, HourRow, Job, JobRow, RunRow};
+use super::parked::{self, ParkedCount, ParkedRow};
 use super::{Capability, StateError, capabilities};
 use crate::job_spec::JobKey;
 use crate::nostr::{EventId, Timestamp};
@@ -51,6 +51,10 @@ pub enum Command {
         limit: u32,
         reply: Reply<Vec<ParkedRow>>,
     },
+    MovedPerHour {
+        since: Timestamp,
+        reply: Reply<Vec<HourRow>>,
+    },
     Park {
         dst: String,
         scope: String,
@@ -67,7 +71,7 @@ pub enum Command {
         reply: Reply<HashSet<EventId>>,
     },
     ParkedCounts {
-        reply: Reply<Vec<(String, u64)>>,
+        reply: Reply<Vec<ParkedCount>>,
     },
     RunRows {
         key: Option<JobKey>,
@@ -150,6 +154,7 @@ impl Worker {
             Command::ListParked { dst, now, limit, reply } => {
                 self.answer(reply, |db| parked::list(db, dst.as_deref(), now, limit));
             }
+            Command::MovedPerHour { since, reply } => self.answer(reply, |db| jobs::moved_per_hour(db, since)),
             Command::Park { dst, scope, facts, now, max_per_dst, reply } => {
                 self.answer(reply, |db| parked::park(db, &dst, &scope, &facts, now, max_per_dst));
             }

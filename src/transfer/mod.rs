@@ -83,6 +83,8 @@ pub struct Transfer {
     refused_in_a_row: u32,
     barren: u32,
     stopped: Option<Reason>,
+    /// Whether only what is under way at the destination is still waited for.
+    closing: bool,
     last_failure: Option<PeerText>,
 }
 
@@ -108,15 +110,17 @@ impl Transfer {
             refused_in_a_row: 0,
             barren: 0,
             stopped: None,
+            closing: false,
             last_failure: None,
         }
     }
 
     /// An id to move. The caller names each once.
     pub fn want(&mut self, id: EventId) {
-        match self.stopped {
-            Some(_) => self.settle(id, Outcome::Failed, None),
-            None => self.fetching.want(id),
+        if self.closing {
+            self.settle(id, Outcome::Failed, None);
+        } else {
+            self.fetching.want(id);
         }
     }
 
@@ -185,7 +189,7 @@ impl Transfer {
         // Oldest first: what answers another event comes after it.
         events.sort_by_key(|(created_at, event)| (*created_at, event.id));
         for (_, event) in events {
-            if self.stopped.is_some() {
+            if self.closing {
                 self.settle(event.id, Outcome::Failed, None);
             } else {
                 self.spool_bytes += event.raw.len();
@@ -241,9 +245,15 @@ impl Transfer {
         self.stop_all(reason);
     }
 
-    /// Leaves what was not offered yet for another run.
     fn stop_all(&mut self, reason: Option<Reason>) {
         self.stopped = reason;
+        self.close();
+    }
+
+    /// Leaves what was not offered yet for another run; the OKs of what was are still awaited.
+    pub fn close(&mut self) {
+        self.closing = true;
+        self.fetching.no_more();
         for id in self.fetching.give_up() {
             self.settle(id, Outcome::Failed, None);
         }

@@ -182,6 +182,33 @@ fn a_relay_that_takes_nothing_is_left_alone() {
 }
 
 #[test]
+fn what_is_closed_waits_for_what_was_offered_and_no_more() {
+    let mut transfer = Transfer::new(LIMITS);
+    (0..2000).map(id).for_each(|id| transfer.want(id));
+    let Some(Action::Fetch { batch, ids }) = transfer.poll() else { panic!() };
+    transfer.fetched(batch, ids.iter().map(|id| good(*id, 1)).collect());
+    let mut offered = Vec::new();
+    while let Some(action) = transfer.poll() {
+        if let Action::Publish { id, .. } = action {
+            offered.push(id);
+        }
+    }
+    transfer.close();
+    transfer.want(id(3000));
+    let mut failed = 0;
+    while let Some(action) = transfer.poll() {
+        let Action::Settle { outcome: Outcome::Failed, .. } = action else { panic!("{action:?}") };
+        failed += 1;
+    }
+    assert!(!transfer.is_done(), "their OKs are still to come");
+    offered.iter().for_each(|id| transfer.acked(*id, ok("")));
+    let stored = std::iter::from_fn(|| transfer.poll()).count();
+    assert_eq!(stored, offered.len());
+    // Batches under way at the source are waited for as well.
+    assert!(failed + stored < 2001 && !transfer.is_done());
+}
+
+#[test]
 fn heavy_events_come_in_small_batches() {
     let limits = TransferLimits { spool_bytes: 1 << 20, ..LIMITS };
     let mut last = 0;

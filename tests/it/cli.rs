@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use tieline::state::{JobLock, State};
 use crate::support::cli::{Cli, Output};
 use crate::support::client::Client;
 use crate::support::events::{Author, EPOCH, now};
+use crate::support::files::bytes_below;
 use crate::support::model::{Auth, ModelRelay, Quirks, Verdict};
 
 const NOTES: &str = r#"{"kinds":[1]}"#;
@@ -479,16 +479,6 @@ async fn a_broken_pipe_is_no_error() {
         assert!(output.status.success() && !stderr.contains("panicked"), "{arguments:?} {}: {stderr}", output.status);
     }
     assert_eq!(pair.counts(), (9, 6), "the sync itself went on");
-}
-
-/// All bytes below a directory.
-fn bytes_below(directory: &Path) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        bytes.extend(if path.is_dir() { bytes_below(&path) } else { std::fs::read(path).unwrap() });
-    }
-    bytes
 }
 
 #[tokio::test]

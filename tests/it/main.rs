@@ -20,6 +20,12 @@ mod careful;
 mod bad_relays;
 // The built program: what it prints and where, how it exits, what it never says.
 mod cli;
+
+// The daemon, as a process of its own: peers that fail, streams, signals, status.
+mod daemon;
+// What the daemon tells over HTTP, to machines and to people.
+mod http;
+
 // Which module may use which: reads `src/`, runs nothing.
 mod layering;
 // What relays may answer, row by row of PROTOCOL.md's tables, through a whole job.

@@ -75,6 +75,24 @@ impl Cli {
         Running { child }
     }
 
+    /// Starts it and leaves it running, however much it prints: that goes into the file `log`,
+    /// behind what is there.
+    pub fn spawn_logged(&self, arguments: &[&str]) -> Running {
+        let log = std::fs::File::options().create(true).append(true).open(self.directory().join("log")).unwrap();
+        let child = self.command(arguments).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        Running { child }
+    }
+
+    /// What those have printed so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory().join("log")).unwrap_or_default()
+    }
+
+    /// Puts another config in the place of the one it was given.
+    pub fn rewrite_config(&self, yaml: &str) {
+        self.write("peers.yaml", yaml);
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
         command.env_clear().env("HOME", self.directory()).current_dir(self.directory());
@@ -93,9 +111,14 @@ pub struct Running {
 }
 
 impl Running {
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id().expect("it has ended")
+    }
+
     /// Sends it a signal, such as `TERM`, `INT` or `HUP`.
     pub async fn signal(&self, name: &str) {
-        let id = self.child.id().expect("it has ended").to_string();
+        let id = self.id().to_string();
         let status = Command::new("kill").args([&format!("-{name}"), &id]).status().await.unwrap();
         assert!(status.success());
     }

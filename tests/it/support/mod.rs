@@ -21,6 +21,8 @@ pub mod cli;
 pub mod client;
 /// Signed events of every sort, and forged ones.
 pub mod events;
+/// What is on the disk.
+pub mod files;
 /// The scripted relay.
 pub mod model;
 /// Stands between Tieline and a relay, and breaks the connection on demand.

@@ -45,6 +45,8 @@ struct State {
     fault: Fault,
     /// Messages forwarded, both ways and over all connections.
     messages: usize,
+    /// Directions of connections that have fallen silent.
+    stalled: usize,
     delay: Duration,
     bytes_per_second: Option<usize>,
 }
@@ -64,7 +66,10 @@ impl State {
                 Fate::Cut
             }
             Fault::CutForGood(after) if self.messages >= after => Fate::Cut,
-            Fault::Stall(after) if self.messages >= after => Fate::Stall,
+            Fault::Stall(after) if self.messages >= after => {
+                self.stalled += 1;
+                Fate::Stall
+            }
             _ => {
                 self.messages += usize::from(counts);
                 Fate::Forward
@@ -103,6 +108,11 @@ impl Proxy {
     /// Messages forwarded since the fault was set, both ways and over all connections.
     pub fn messages(&self) -> usize {
         self.shared.lock().unwrap().messages
+    }
+
+    /// How many directions of connections have fallen silent so far. They stay so.
+    pub fn stalled(&self) -> usize {
+        self.shared.lock().unwrap().stalled
     }
 
     /// How long each message is under way, whatever else is.

@@ -43,6 +43,7 @@ struct Connection {
     challenges: usize,
     authenticated: bool,
     events_taken: usize,
+    mute: bool,
 }
 
 /// Serves a client until either side ends it.
@@ -58,6 +59,7 @@ pub(super) async fn serve(stream: TcpStream, number: usize, shared: Arc<Shared>)
         challenges: 0,
         authenticated: false,
         events_taken: 0,
+        mute: false,
     };
     // How it ended is of no interest.
     let _ = connection.run().await;
@@ -83,6 +85,10 @@ impl Connection {
         let verb = message[0].as_str().unwrap_or_default().to_owned();
         self.shared.record().add(self.number, Way::Received, &verb, text);
         let quirks = self.shared.quirks().clone();
+        self.mute |= quirks.mutes;
+        if self.mute {
+            return Ok(());
+        }
         if quirks.max_message_length.is_some_and(|max| text.len() > max) {
             return Err(Gone);
         }
@@ -198,7 +204,7 @@ impl Connection {
     }
 
     async fn broadcast(&mut self, event: &Event) -> Continue {
-        if self.shared.quirks().unserved.contains(&event.id) {
+        if self.mute || self.shared.quirks().unserved.contains(&event.id) {
             return Ok(());
         }
         let hears = |filters: &Vec<Filter>| filters.iter().any(|filter| filter.matches(event));

@@ -30,7 +30,7 @@ const LIVE_BACKLOG: usize = 100_000;
 /// A scripted relay on loopback; it stops when it is dropped.
 pub struct ModelRelay {
     shared: Arc<Shared>,
-    _stop: DropGuard,
+    stop: Mutex<DropGuard>,
 }
 
 /// What all connections share.
@@ -71,9 +71,27 @@ impl ModelRelay {
             disconnects: watch::channel(0).0,
             url,
         });
-        let stop = CancellationToken::new();
-        tokio::spawn(stop.clone().run_until_cancelled_owned(accept(listener, shared.clone(), stop.clone())));
-        Self { shared, _stop: stop.drop_guard() }
+        let stop = Mutex::new(serve_at(listener, shared.clone()));
+        Self { shared, stop }
+    }
+
+    /// Ends all connections and listens no more; what it holds stays.
+    pub fn stop(&self) {
+        *self.stop.lock().unwrap() = CancellationToken::new().drop_guard();
+    }
+
+    /// Listens again, where it did before.
+    pub async fn start_again(&self) {
+        let address = self.url().trim_start_matches("ws://");
+        for _ in 0..500 {
+            // The task that held the port may not have ended yet.
+            if let Ok(listener) = TcpListener::bind(address).await {
+                *self.stop.lock().unwrap() = serve_at(listener, self.shared.clone());
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("{address} is taken");
     }
 
     pub fn url(&self) -> &str {
@@ -140,6 +158,13 @@ impl ModelRelay {
     pub fn clear_record(&self) {
         self.shared.record().clear();
     }
+}
+
+/// Serves until the guard is dropped.
+fn serve_at(listener: TcpListener, shared: Arc<Shared>) -> DropGuard {
+    let stop = CancellationToken::new();
+    tokio::spawn(stop.clone().run_until_cancelled_owned(accept(listener, shared, stop.clone())));
+    stop.drop_guard()
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>, stop: CancellationToken) {

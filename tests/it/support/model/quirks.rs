@@ -66,6 +66,8 @@ pub struct Quirks {
     pub max_message_length: Option<usize>,
     /// Before every answer to anything.
     pub delay: Duration,
+    /// A connection that says something while this is set gets no answer any more but pongs.
+    pub mutes: bool,
     /// NOTICEs before every answer to anything.
     pub chatter: Vec<String>,
     pub info: Info,

@@ -1,0 +1,359 @@
+//! The daemon: schedules, streams, health. One owner of all of it, one inbox.
+//!
+//! `Config → build → run (start what is due, note what ended, reload) → drain`
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::Relays;
+use super::jobs::Jobs;
+use crate::clock;
+use crate::config::Config;
+use crate::health::{Connections, Health, Patience, Status};
+use crate::job::{Job, RunOptions};
+use crate::job_spec::JobKey;
+use crate::live::{Live, LiveReport, Seen};
+use crate::metrics::Metrics;
+use crate::nostr::{RelayUrl, Timestamp};
+use crate::outcome::{Ending, Report};
+use crate::schedule::{Bounds, Scheduler, Start};
+use crate::state::{JobLock, LockError, State};
+
+/// How often relays are looked at when nothing else happens, and the longest that a clock which
+/// jumped goes unnoticed.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How long a drain may take: systemd and people wait longer than this.
+const DRAIN: Duration = Duration::from_secs(9);
+
+/// The longest wait, in seconds, before the local relay is tried again.
+const LOCAL_CAP: u64 = 60;
+
+/// When a job is tried again that another process holds.
+const HELD_PAUSE: u64 = 30;
+
+/// What the world outside tells the daemon.
+#[derive(Debug)]
+pub struct Signals {
+    /// A new config; a bad one was refused before it came here.
+    pub reload: mpsc::Receiver<Config>,
+    /// Time to end.
+    pub stop: CancellationToken,
+}
+
+/// What is known of one relay.
+struct Watched {
+    name: String,
+    health: Health,
+    patience: Patience,
+    view: watch::Receiver<Connections>,
+    seen: Connections,
+}
+
+/// A run that has ended.
+struct Ended {
+    job: JobKey,
+    started: Timestamp,
+    report: Report,
+}
+
+/// All of a daemon.
+pub struct Daemon {
+    config: Config,
+    relays: Relays,
+    /// Connections for streams alone.
+    live_relays: Relays,
+    state: Option<State>,
+    state_dir: PathBuf,
+    jobs: Jobs,
+    scheduler: Scheduler,
+    watched: HashMap<RelayUrl, Watched>,
+    running: JoinSet<Ended>,
+    /// What ends a job's streams, and what they and its runs have passed on.
+    streams: HashMap<JobKey, (CancellationToken, Seen)>,
+    live_reports: (mpsc::UnboundedSender<LiveReport>, mpsc::UnboundedReceiver<LiveReport>),
+    metrics: Arc<Metrics>,
+    /// Ends the jobs under way, and the streams.
+    stop: CancellationToken,
+}
+
+impl Daemon {
+    /// Puts it together. Nothing is dialled yet.
+    ///
+    /// # Errors
+    /// When a key, a certificate file or a schedule cannot be used.
+    pub fn build(config: Config, state: Option<State>, state_dir: PathBuf, metrics: Arc<Metrics>) -> Result<Self> {
+        let mut daemon = Self {
+            relays: Relays::of(&config)?,
+            live_relays: Relays::for_streams(&config)?,
+            jobs: Jobs::read(&config.jobs, &Jobs::default())?,
+            config,
+            state,
+            state_dir,
+            scheduler: Scheduler::new(Bounds::default()),
+            watched: HashMap::new(),
+            running: JoinSet::new(),
+            streams: HashMap::new(),
+            live_reports: mpsc::unbounded_channel(),
+            metrics,
+            stop: CancellationToken::new(),
+        };
+        daemon.watch();
+        Ok(daemon)
+    }
+
+    /// Runs until it is told to stop, then drains.
+    pub async fn run(mut self, mut signals: Signals) {
+        self.plan().await;
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                // A stream passes on hundreds of events a second: only what changes what is due
+                // goes on below.
+                Some(report) = self.live_reports.1.recv() => if !self.heard(report) {
+                    continue;
+                },
+                Some(ended) = self.running.join_next() => match ended {
+                    Ok(ended) => self.ended(ended).await,
+                    Err(error) => tracing::error!(%error, "a job's task ended in a fault"),
+                },
+                Some(config) = signals.reload.recv() => self.reload(config).await,
+                () = signals.stop.cancelled() => break,
+                _ = tick.tick() => {}
+            }
+            self.look_at_relays();
+            self.start_due().await;
+        }
+        self.drain().await;
+    }
+
+    /// Gives the scheduler the jobs, and each live one its streams.
+    async fn plan(&mut self) {
+        let rows = match &self.state {
+            Some(state) => state.job_rows().await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        self.scheduler.set(self.jobs.plans(&rows), clock::now(), fastrand::f64);
+        self.streams.retain(|job, (stop, _)| {
+            let stays = self.jobs.get(*job).is_some_and(|entry| entry.live);
+            if !stays {
+                stop.cancel();
+            }
+            stays
+        });
+        for (job, entry) in self.jobs.iter().filter(|(_, entry)| entry.live) {
+            if self.streams.contains_key(&job) {
+                continue;
+            }
+            let Some((local, peer)) = self.live_relays.both(&entry.spec) else { continue };
+            let (stop, seen) = (self.stop.child_token(), Seen::default());
+            let live = Live::new(entry.spec.clone(), local, peer, seen.clone(), self.live_reports.0.clone());
+            tokio::spawn(live.run(stop.clone()));
+            self.streams.insert(job, (stop, seen));
+        }
+    }
+
+    /// Starts what is due, as far as bounds and health allow.
+    async fn start_due(&mut self) {
+        let now = clock::now();
+        loop {
+            let (watched, local) = (&self.watched, &self.config.local.url);
+            let ready = |peer: &RelayUrl| wait_until(watched, [local, peer], now);
+            let Some(Start { job, whole }) = self.scheduler.poll(now, ready) else { return };
+            self.start(job, whole, now).await;
+        }
+    }
+
+    async fn start(&mut self, job: JobKey, whole: bool, now: Timestamp) {
+        let Some(entry) = self.jobs.get(job) else { return };
+        let lock = match JobLock::take(&self.state_dir, job) {
+            Ok(lock) => Some(lock),
+            Err(error @ LockError::Held { .. }) => {
+                tracing::info!(job = %entry.spec, %error, "left to the other run");
+                self.scheduler.ended(job, false, now, fastrand::f64());
+                return self.scheduler.ask(job, now + HELD_PAUSE);
+            }
+            Err(error @ LockError::Io { .. }) => {
+                tracing::warn!(%error, "going on without a lock");
+                None
+            }
+        };
+        let Some((local, peer)) = self.relays.both(&entry.spec) else { return };
+        let options = RunOptions { listed_since: self.jobs.listed_since(job, whole), ..RunOptions::default() };
+        let (mut run, _) = Job::new((*entry.spec).clone(), local, peer, self.state.clone(), options);
+        if let Some((_, seen)) = self.streams.get(&job) {
+            let seen = seen.clone();
+            run = run.telling(move |id| _ = seen.insert(id));
+        }
+        let stop = self.stop.child_token();
+        self.jobs.set_state(job, "reconciling");
+        self.running.spawn(async move {
+            let report = run.run(stop).await;
+            drop(lock);
+            Ended { job, started: now, report }
+        });
+    }
+
+    async fn ended(&mut self, Ended { job, started, report }: Ended) {
+        // What its relays did while it ran decides when it runs again.
+        self.look_at_relays();
+        let now = clock::now();
+        self.metrics.ran(&report, now);
+        self.jobs.ended(job, report.outcome, started);
+        let whole = report.scope.is_none() && matches!(report.outcome, Ending::Converged | Ending::Partial);
+        self.scheduler.ended(job, whole, now, fastrand::f64());
+        let Some(entry) = self.jobs.get(job) else { return };
+        let waits = wait_until(&self.watched, [&self.config.local.url, &entry.spec.peer_url], now);
+        let mut word = entry.state;
+        if report.outcome == Ending::Failed
+            && let Some(retry) = waits
+        {
+            // The relay's patience says when, not the interval, which may be hours.
+            self.scheduler.ask(job, retry);
+            word = "backing-off";
+        }
+        let due = self.scheduler.due(job);
+        if let Some(state) = &self.state
+            && let Err(error) = state.set_job_state(job, word, due.max(waits)).await
+        {
+            tracing::warn!(%error, "the state is behind");
+        }
+    }
+
+    /// Says whether a job may be due now.
+    fn heard(&mut self, report: LiveReport) -> bool {
+        match report {
+            LiveReport::Listening { job, side } => {
+                let url = self.jobs.get(job).map(|entry| entry.spec.url(side).clone());
+                if let Some(relay) = url.and_then(|url| self.watched.get_mut(&url)) {
+                    relay.health.reached();
+                }
+                true
+            }
+            LiveReport::Gap { job } => {
+                self.scheduler.ask(job, clock::now());
+                true
+            }
+            LiveReport::Passed { job, from, taken, lag } => {
+                if let Some(entry) = self.jobs.get(job) {
+                    self.metrics.passed(&entry.spec.peer, from, taken, lag);
+                }
+                false
+            }
+        }
+    }
+
+    /// Takes over a new config: what did not change is not disturbed.
+    async fn reload(&mut self, config: Config) {
+        match self.take_over(config) {
+            Ok(()) => {
+                self.watch();
+                self.plan().await;
+                tracing::info!(jobs = self.jobs.iter().count(), "the config was read again");
+            }
+            Err(error) => tracing::error!(error = format!("{error:#}"), "the old config stays in force"),
+        }
+    }
+
+    fn take_over(&mut self, config: Config) -> Result<()> {
+        let jobs = Jobs::read(&config.jobs, &self.jobs)?;
+        self.relays.update(&self.config, &config).context("the relays")?;
+        self.live_relays.update(&self.config, &config).context("the relays")?;
+        (self.jobs, self.config) = (jobs, config);
+        Ok(())
+    }
+
+    /// Keeps an eye on each configured relay.
+    fn watch(&mut self) {
+        let relays: Vec<_> = std::iter::once(&self.config.local).chain(&self.config.peers).collect();
+        let metrics = &self.metrics;
+        self.watched.retain(|url, watched| {
+            let stays = relays.iter().any(|relay| relay.url == *url && relay.name == watched.name);
+            if !stays {
+                metrics.forget_relay(&watched.name);
+            }
+            stays
+        });
+        for settings in relays {
+            let Some(relay) = self.relays.get(&settings.url) else { continue };
+            let mut patience = Patience {
+                base: settings.retry.base.as_secs().max(1),
+                cap: settings.retry.cap.as_secs().max(1),
+                cooldown: settings.retry.cooldown.as_secs(),
+                ..Patience::default()
+            };
+            if settings.url == self.config.local.url {
+                // Ours to restart, and every job needs it: it is never given up.
+                (patience.cap, patience.dead_after) = (patience.cap.min(LOCAL_CAP), u64::MAX);
+            }
+            let new = || Watched {
+                name: settings.name.clone(),
+                health: Health::default(),
+                patience,
+                view: relay.view(),
+                seen: Connections::default(),
+            };
+            let watched = self.watched.entry(settings.url.clone()).or_insert_with(new);
+            (watched.patience, watched.view) = (patience, relay.view());
+        }
+    }
+
+    /// Turns what connections did into health, and health into metrics.
+    fn look_at_relays(&mut self) {
+        let now = clock::now();
+        let (mut connected, mut dead) = (0, 0);
+        for relay in self.watched.values_mut() {
+            let view = relay.view.borrow_and_update().clone();
+            if view.connections > relay.seen.connections {
+                relay.health.connected(now);
+            }
+            // A relay that was added again by a reload counts from zero.
+            for _ in relay.seen.failures..view.failures {
+                relay.health.failed(now, fastrand::f64(), &relay.patience);
+            }
+            if view.connected && view.failures > relay.seen.failures {
+                relay.health.connected(now);
+            }
+            if view.cooldowns > relay.seen.cooldowns {
+                relay.health.slowed(now, &relay.patience);
+            }
+            let status = relay.health.status(now, &relay.patience);
+            connected += usize::from(view.connected);
+            dead += usize::from(status == Status::Dead);
+            self.metrics.relay(&relay.name, &view, &relay.seen, status, relay.health.failures(now, &relay.patience));
+            relay.seen = view;
+        }
+        self.metrics.relays(self.watched.len(), connected, dead);
+        self.metrics.jobs(self.jobs.iter().map(|(_, entry)| entry.state));
+    }
+
+    /// No new work; what is under way may finish what it has sent, and writes its state.
+    async fn drain(mut self) {
+        tracing::info!(jobs = self.running.len(), "stopping");
+        self.stop.cancel();
+        let ended = tokio::time::timeout(DRAIN, async {
+            while let Some(ended) = self.running.join_next().await {
+                if let Ok(ended) = ended {
+                    self.ended(ended).await;
+                }
+            }
+        });
+        if ended.await.is_err() {
+            tracing::warn!(jobs = self.running.len(), "did not end in time");
+        }
+    }
+}
+
+/// Until when nothing is to be asked of one of these relays.
+fn wait_until(watched: &HashMap<RelayUrl, Watched>, relays: [&RelayUrl; 2], now: Timestamp) -> Option<Timestamp> {
+    let wait = |url| watched.get(url).and_then(|relay| relay.health.wait_until(now, &relay.patience));
+    relays.into_iter().filter_map(wait).max()
+}

@@ -1,0 +1,8 @@
+//! Puts the parts together: from settings to relays and jobs that can run, and to a daemon.
+
+mod daemon;
+mod jobs;
+mod relays;
+
+pub use daemon::{Daemon, Signals};
+pub use relays::Relays;

@@ -1,0 +1,157 @@
+//! `tieline run`: the daemon, from its config to its end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Globals, OK, open_state};
+use crate::app::{Daemon, Signals};
+use crate::clock;
+use crate::config::{Config, find_file};
+use crate::http;
+use crate::metrics::Metrics;
+
+/// The daemon takes everything from its config.
+#[derive(Debug, Args)]
+pub struct RunArgs {}
+
+/// Runs until SIGTERM or SIGINT, and re-reads the config on SIGHUP.
+pub async fn run(_: RunArgs, globals: &Globals) -> Result<u8> {
+    let path = find_file(globals.config.clone())?;
+    let config = globals.config()?;
+    let state_dir = globals.state_dir(config.state_dir.as_ref())?;
+    let state = open_state(&state_dir).await?;
+    let metrics = Arc::new(Metrics::new());
+    let mut signals = OsSignals::new().context("cannot listen for signals")?;
+    let (reloads, reload) = mpsc::channel(1);
+    let stop = CancellationToken::new();
+    let jobs = config.jobs.len();
+    // Bound before anything runs, so that a port that is taken is said at once.
+    let listener = match &config.http {
+        Some(http) => {
+            Some(TcpListener::bind(http.listen).await.with_context(|| format!("http.listen {}", http.listen))?)
+        }
+        None => None,
+    };
+    if let Some(listener) = listener {
+        let serving = http::serve(listener, metrics.clone(), state.clone(), stop.clone());
+        tokio::spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "HTTP has ended");
+            }
+        });
+    }
+    let daemon = Daemon::build(config, state, state_dir, metrics)?;
+    let running = tokio::spawn(daemon.run(Signals { reload, stop: stop.clone() }));
+    tracing::info!(config = %path.display(), jobs, version = env!("CARGO_PKG_VERSION"), "running");
+    notify(&[State::Ready]);
+    let mut watchdog = tokio::time::interval(watchdog_interval());
+    loop {
+        tokio::select! {
+            _ = signals.hangup.recv() => {
+                notify(&[State::Reloading]);
+                if let Some(config) = reread(&path, globals) {
+                    // The daemon takes one at a time; it is gone only when it has ended.
+                    let _ = reloads.send(config).await;
+                }
+                notify(&[State::Ready]);
+            }
+            _ = signals.terminate.recv() => break,
+            _ = signals.interrupt.recv() => break,
+            _ = watchdog.tick() => {
+                if running.is_finished() {
+                    bail!("the daemon ended by itself: this is a fault of tieline's, please report it");
+                }
+                notify(&[State::Watchdog]);
+            }
+        }
+    }
+    notify(&[State::Stopping]);
+    stop.cancel();
+    running.await.context("the daemon ended in a fault")?;
+    Ok(OK)
+}
+
+/// The config as it is now; `None` when it is bad, which the log says.
+fn reread(path: &PathBuf, globals: &Globals) -> Option<Config> {
+    let read = || -> Result<_> {
+        let text = std::fs::read_to_string(path)?;
+        Ok(Config::from_yaml(&text, &path.display().to_string(), clock::now())?)
+    };
+    match read() {
+        Ok((config, warnings)) => {
+            warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            if globals.state_dir(config.state_dir.as_ref()).is_err() {
+                return None;
+            }
+            Some(config)
+        }
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "the new config is bad: the old one stays in force");
+            None
+        }
+    }
+}
+
+struct OsSignals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl OsSignals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+}
+
+/// What a service manager is told.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Ready,
+    Reloading,
+    Stopping,
+    Watchdog,
+}
+
+#[cfg(target_os = "linux")]
+fn notify(states: &[State]) {
+    use sd_notify::NotifyState;
+    let mut told = Vec::new();
+    for state in states {
+        match state {
+            State::Ready => told.push(NotifyState::Ready),
+            State::Stopping => told.push(NotifyState::Stopping),
+            State::Watchdog => told.push(NotifyState::Watchdog),
+            State::Reloading => {
+                told.push(NotifyState::Reloading);
+                told.extend(NotifyState::monotonic_usec_now().ok());
+            }
+        }
+    }
+    // Without a service manager there is nobody to tell.
+    let _ = sd_notify::notify(&told);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn notify(_: &[State]) {}
+
+/// Half of what the service manager waits for, as sd_watchdog_enabled(3) advises.
+fn watchdog_interval() -> Duration {
+    #[cfg(target_os = "linux")]
+    if let Some(most) = sd_notify::watchdog_enabled() {
+        return most / 2;
+    }
+    Duration::from_secs(10)
+}
