@@ -5,4 +5,6 @@ set -eu
 
 cd -- "$(dirname -- "$0")/.."
 tests/install-relays.sh
+# Most of these tests wait for relays and time-outs, not for a core.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-6}"
 exec cargo test "$@"
