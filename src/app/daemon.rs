@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::Relays;
-use super::jobs::Jobs;
+use super::jobs::{Entry, Jobs};
 use crate::clock;
 use crate::config::Config;
 use crate::health::{Connections, Health, Patience, Status};
@@ -76,6 +76,8 @@ pub struct Daemon {
     scheduler: Scheduler,
     watched: HashMap<RelayUrl, Watched>,
     running: JoinSet<Ended>,
+    /// Whose each task is: one that ends in a fault cannot say so.
+    tasks: HashMap<task::Id, JobKey>,
     /// What ends a job's streams, and what they and its runs have passed on.
     streams: HashMap<JobKey, (CancellationToken, Seen)>,
     live_reports: (mpsc::UnboundedSender<LiveReport>, mpsc::UnboundedReceiver<LiveReport>),
@@ -100,6 +102,7 @@ impl Daemon {
             scheduler: Scheduler::new(Bounds::default()),
             watched: HashMap::new(),
             running: JoinSet::new(),
+            tasks: HashMap::new(),
             streams: HashMap::new(),
             live_reports: mpsc::unbounded_channel(),
             metrics,
@@ -121,16 +124,25 @@ impl Daemon {
                 Some(report) = self.live_reports.1.recv() => if !self.heard(report) {
                     continue;
                 },
-                Some(ended) = self.running.join_next() => match ended {
-                    Ok(ended) => self.ended(ended).await,
-                    Err(error) => tracing::error!(%error, "a job's task ended in a fault"),
+                Some(ended) = self.running.join_next_with_id() => match ended {
+                    Ok((id, ended)) => {
+                        self.tasks.remove(&id);
+                        self.ended(ended).await;
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "a job's task ended in a fault: please report it");
+                        if let Some(job) = self.tasks.remove(&error.id()) {
+                            self.jobs.set_state(job, "failed");
+                            self.scheduler.ended(job, false, clock::now(), fastrand::f64());
+                        }
+                    }
                 },
                 Some(config) = signals.reload.recv() => self.reload(config).await,
                 () = signals.stop.cancelled() => break,
                 _ = tick.tick() => {}
             }
             self.look_at_relays();
-            self.start_due().await;
+            self.start_due();
         }
         self.drain().await;
     }
@@ -149,6 +161,14 @@ impl Daemon {
             }
             stays
         });
+        let live = self.jobs.iter().filter(|(_, entry)| entry.live).count();
+        if live > super::relays::STREAMS {
+            tracing::warn!(
+                live,
+                most = super::relays::STREAMS,
+                "too many live jobs: the last of them go by schedule alone"
+            );
+        }
         for (job, entry) in self.jobs.iter().filter(|(_, entry)| entry.live) {
             if self.streams.contains_key(&job) {
                 continue;
@@ -162,18 +182,24 @@ impl Daemon {
     }
 
     /// Starts what is due, as far as bounds and health allow.
-    async fn start_due(&mut self) {
+    fn start_due(&mut self) {
         let now = clock::now();
         loop {
             let (watched, local) = (&self.watched, &self.config.local.url);
             let ready = |peer: &RelayUrl| wait_until(watched, [local, peer], now);
             let Some(Start { job, whole }) = self.scheduler.poll(now, ready) else { return };
-            self.start(job, whole, now).await;
+            self.start(job, whole, now);
         }
     }
 
-    async fn start(&mut self, job: JobKey, whole: bool, now: Timestamp) {
-        let Some(entry) = self.jobs.get(job) else { return };
+    fn start(&mut self, job: JobKey, whole: bool, now: Timestamp) {
+        let both = |entry: &Entry| self.relays.both(&entry.spec).map(|(local, peer)| (local.clone(), peer.clone()));
+        let Some((entry, (local, peer))) = self.jobs.get(job).and_then(|entry| Some((entry, both(entry)?))) else {
+            // Jobs, relays and schedule are taken from one config.
+            tracing::error!(%job, "a job without relays: please report it");
+            self.scheduler.ended(job, false, now, fastrand::f64());
+            return;
+        };
         let lock = match JobLock::take(&self.state_dir, job) {
             Ok(lock) => Some(lock),
             Err(error @ LockError::Held { .. }) => {
@@ -186,20 +212,20 @@ impl Daemon {
                 None
             }
         };
-        let Some((local, peer)) = self.relays.both(&entry.spec) else { return };
         let options = RunOptions { listed_since: self.jobs.listed_since(job, whole), ..RunOptions::default() };
-        let (mut run, _) = Job::new((*entry.spec).clone(), local, peer, self.state.clone(), options);
+        let (mut run, _) = Job::new((*entry.spec).clone(), &local, &peer, self.state.clone(), options);
         if let Some((_, seen)) = self.streams.get(&job) {
             let seen = seen.clone();
             run = run.telling(move |id| _ = seen.insert(id));
         }
         let stop = self.stop.child_token();
         self.jobs.set_state(job, "reconciling");
-        self.running.spawn(async move {
+        let task = self.running.spawn(async move {
             let report = run.run(stop).await;
             drop(lock);
             Ended { job, started: now, report }
         });
+        self.tasks.insert(task.id(), job);
     }
 
     async fn ended(&mut self, Ended { job, started, report }: Ended) {

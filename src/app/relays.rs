@@ -12,7 +12,7 @@ use crate::relay::{Relay, RelayOptions, client_config};
 
 /// Subscriptions on a connection that is for streams alone, where the relay sets no lower limit:
 /// strfry allows 200 and khatru any number; 70 is what GRASP relays are known to bear.
-const STREAMS: usize = 70;
+pub(super) const STREAMS: usize = 70;
 
 /// The relays of a process, one connection each however many jobs use it.
 #[derive(Debug, Default)]

@@ -24,12 +24,13 @@ pub struct RunArgs {}
 
 /// Runs until SIGTERM or SIGINT, and re-reads the config on SIGHUP.
 pub async fn run(_: RunArgs, globals: &Globals) -> Result<u8> {
+    // First of all: one that comes while the rest starts must not be lost.
+    let mut signals = OsSignals::new().context("cannot listen for signals")?;
     let path = find_file(globals.config.clone())?;
     let config = globals.config()?;
     let state_dir = globals.state_dir(config.state_dir.as_ref())?;
     let state = open_state(&state_dir).await?;
     let metrics = Arc::new(Metrics::new());
-    let mut signals = OsSignals::new().context("cannot listen for signals")?;
     let (reloads, reload) = mpsc::channel(1);
     let stop = CancellationToken::new();
     let jobs = config.jobs.len();

@@ -1,32 +1,29 @@
 //! More than one process on one state, and what an idle one costs.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{Peer, SOON, config, equal, eventually, job, job_becomes, notes, relay, start, stop};
-use crate::support::model::{ModelRelay, Quirks, Way};
+use crate::support::model::{Frame, ModelRelay, Quirks, Way};
 use crate::support::relay::TestRelay;
 
-/// Connections whose runs were under way at the same time at this relay. A run has its first
-/// NEG-OPEN, and ends with the NEG-CLOSE of its last session.
+/// How often a run began at this relay while another connection's run still had something to
+/// ask. A session that only waits for its NEG-CLOSE, which a process that has ended does not
+/// send, is no run.
 fn overlaps(relay: &ModelRelay) -> usize {
-    let (mut open, mut overlaps): (BTreeMap<(usize, String), ()>, usize) = (BTreeMap::new(), 0);
-    for frame in relay.frames().into_iter().filter(|frame| frame.way == Way::Received) {
-        let message: Value = serde_json::from_str(&frame.text).unwrap();
-        let session = (frame.connection, message[1].to_string());
-        match frame.verb.as_str() {
-            "NEG-OPEN" => {
-                overlaps += usize::from(open.keys().any(|(connection, _)| *connection != frame.connection));
-                open.insert(session, ());
-            }
-            "NEG-CLOSE" => {
-                open.remove(&session);
-            }
-            _ => {}
-        }
+    let frames: Vec<_> = relay.frames().into_iter().filter(|frame| frame.way == Way::Received).collect();
+    let name = |frame: &Frame| serde_json::from_str::<Value>(&frame.text).unwrap()[1].to_string();
+    let mut overlaps = 0;
+    for (at, opened) in frames.iter().enumerate().filter(|(_, frame)| frame.verb == "NEG-OPEN") {
+        let session = name(opened);
+        let of_run = frames[at + 1..].iter().filter(|frame| frame.connection == opened.connection);
+        let until_closed = of_run.take_while(|frame| !(frame.verb == "NEG-CLOSE" && name(frame) == session));
+        let asks = until_closed.filter(|frame| !frame.verb.ends_with("CLOSE"));
+        let Some(last) = asks.last() else { continue };
+        let others = frames[at + 1..].iter().take_while(|frame| !std::ptr::eq(*frame, last));
+        overlaps += others.filter(|frame| frame.verb == "NEG-OPEN" && frame.connection != opened.connection).count();
     }
     overlaps
 }
