@@ -98,7 +98,14 @@ fn relays_of(config: &Config) -> impl Iterator<Item = (&RelaySettings, Limits)> 
         .peers
         .iter()
         .map(move |peer| (peer, of_peer(peer).map(|job| job.spec.limits.clone()).unwrap_or_default()));
-    std::iter::once((&config.local, Limits::default())).chain(peers)
+    // What is pulled goes to the local relay: the strictest pace of its jobs is kept.
+    let jobs = || config.jobs.iter().map(|job| &job.spec.limits);
+    let local = Limits {
+        events_per_second: jobs().filter_map(|limits| limits.events_per_second).min(),
+        bytes_per_second: jobs().filter_map(|limits| limits.bytes_per_second).min(),
+        ..Limits::default()
+    };
+    std::iter::once((&config.local, local)).chain(peers)
 }
 
 fn same_pace(a: &Limits, b: &Limits) -> bool {

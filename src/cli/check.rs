@@ -38,9 +38,10 @@ pub async fn run(args: &CheckArgs, globals: &Globals) -> Result<u8> {
             return Ok(USAGE);
         }
     };
+    // What a run would stumble over at its start: keys and certificates.
+    let relays = Relays::of(&config)?;
     let mut probes = Vec::new();
     if args.probe {
-        let relays = Relays::of(&config)?;
         let urls = std::iter::once(&config.local).chain(&config.peers).map(|relay| &relay.url);
         for relay in urls.filter_map(|url| relays.get(url)) {
             probes.push(probe(relay).await);

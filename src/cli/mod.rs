@@ -189,8 +189,13 @@ impl Globals {
         let configured = match (&self.state_dir, find_file(self.config.clone())) {
             (None, Ok(path)) => {
                 let text = std::fs::read_to_string(&path).unwrap_or_default();
-                let config = Config::from_yaml(&text, &path.display().to_string(), clock::now());
-                config.ok().and_then(|(config, _)| config.state_dir)
+                match Config::from_yaml(&text, &path.display().to_string(), clock::now()) {
+                    Ok((config, _)) => config.state_dir,
+                    Err(_) => {
+                        tracing::warn!(config = %path.display(), "has mistakes (`tieline check`): its state_dir is not used");
+                        None
+                    }
+                }
             }
             _ => None,
         };

@@ -1,5 +1,6 @@
 //! `tieline sync`: each chosen job once, until it converges.
 
+use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -101,7 +102,7 @@ pub async fn run(args: SyncArgs, globals: &Globals) -> Result<u8> {
     }
     drop(running);
     signals.abort();
-    let code = reports.iter().map(|report| exit_code(report.outcome)).max_by_key(|code| severity(*code)).unwrap_or(OK);
+    let code = reports.iter().map(exit_code).max_by_key(|code| severity(*code)).unwrap_or(OK);
     // A quiet run that went well has nothing to say: cron would send it by mail.
     let silent = globals.quiet && code == OK && !args.dry_run;
     if !args.json && !silent {
@@ -191,7 +192,18 @@ fn chosen(args: &SyncArgs, jobs: Vec<JobSpec>) -> Result<Vec<JobSpec>> {
         (args.peer.is_empty() || args.peer.contains(&job.peer))
             && (args.filter.is_empty() || args.filter.contains(&job.name))
     };
-    let chosen: Vec<_> = jobs.into_iter().filter(is_chosen).collect();
+    let mut keys = HashSet::new();
+    let chosen: Vec<_> = jobs
+        .into_iter()
+        .filter(is_chosen)
+        .filter(|job| {
+            let new = keys.insert(job.key());
+            if !new {
+                tracing::warn!(%job, "the same job stands in the config twice: it runs once");
+            }
+            new
+        })
+        .collect();
     if chosen.is_empty() {
         bail!("nothing to do: the config has no enabled peer with such a filter");
     }
@@ -221,8 +233,10 @@ async fn signal() {
     }
 }
 
-fn exit_code(ending: Ending) -> u8 {
-    match ending {
+fn exit_code(report: &Report) -> u8 {
+    match report.outcome {
+        // A second that could not be listed leaves the difference unknown.
+        Ending::DryRun if !report.gaps.is_empty() => PARTIAL,
         Ending::Converged | Ending::DryRun => OK,
         Ending::Partial => PARTIAL,
         Ending::Blocked | Ending::Failed => FAILED,

@@ -26,8 +26,8 @@ pub(super) enum Found {
     New,
     /// Again, and it may be moved.
     Again,
-    /// Again, although the destination acknowledged it: it is parked from now on.
-    NotServed,
+    /// Again, although the destination acknowledged it: it has to be asked whether it serves it.
+    Doubtful,
     /// Nothing: seen in this pass already, or known not to be movable.
     Known,
 }
@@ -53,16 +53,8 @@ impl Fates {
         match fate.outcome {
             // The pass ended before it came to its end, or it failed: another try.
             None | Some(Outcome::Failed) => Found::Again,
-            Some(Outcome::Stored) if fate.acknowledged < ACKNOWLEDGEMENTS => Found::Again,
-            Some(Outcome::Stored) => {
-                fate.outcome = Some(Outcome::NotServed);
-                Found::NotServed
-            }
-            // Said to be there twice over, and not served: done, but not proven.
-            Some(Outcome::Duplicate) => {
-                fate.outcome = Some(Outcome::NotServed);
-                Found::NotServed
-            }
+            // A second too dense to list hides what is there.
+            Some(Outcome::Stored | Outcome::Duplicate) => Found::Doubtful,
             Some(
                 Outcome::NotServed
                 | Outcome::NotWanted
@@ -72,6 +64,17 @@ impl Fates {
                 | Outcome::Vanished,
             ) => Found::Known,
         }
+    }
+
+    /// Notes that the destination does not serve an id it acknowledged; says whether to offer it
+    /// once more.
+    pub(super) fn not_served(&mut self, id: EventId) -> bool {
+        let Some(fate) = self.0.get_mut(&id) else { return false };
+        let again = fate.outcome == Some(Outcome::Stored) && fate.acknowledged < ACKNOWLEDGEMENTS;
+        if !again {
+            fate.outcome = Some(Outcome::NotServed);
+        }
+        again
     }
 
     /// Notes what became of an id.
@@ -125,10 +128,13 @@ mod tests {
         assert_eq!(fates.found(id, 1), Found::New);
         fates.settle(id, Outcome::Stored);
         assert_eq!(fates.found(id, 1), Found::Known, "reported twice in one pass");
-        assert_eq!(fates.found(id, 2), Found::Again);
+        assert_eq!(fates.found(id, 2), Found::Doubtful);
+        assert!(fates.not_served(id), "once may be an accident");
         fates.settle(id, Outcome::Duplicate);
         assert_eq!(fates.counts(Some(2)).stored, 1);
-        assert_eq!(fates.found(id, 3), Found::NotServed);
+        assert_eq!(fates.found(id, 3), Found::Doubtful);
+        assert_eq!(fates.counts(Some(3)).stored, 1, "it may be served, and hidden in a dense second");
+        assert!(!fates.not_served(id));
         assert_eq!(fates.counts(Some(3)).refused["not-served"], 1);
         assert_eq!(fates.counts(Some(3)).total(), 1);
     }

@@ -37,6 +37,14 @@ impl Memory {
         self.or_default(state.parked(dst, &scopes, ids, clock::now()).await)
     }
 
+    /// Forgets what `dst` refused because of what it held: it holds nothing now.
+    pub(super) async fn forget_held(&self, dst: &RelayUrl) {
+        if let Some(state) = &self.state {
+            let forgotten = self.or_default(state.forget_held(dst).await);
+            tracing::info!(relay = %dst, forgotten, "holds nothing of what it held: refused events are offered again");
+        }
+    }
+
     /// Remembers ids that cannot be moved for now.
     pub(super) async fn park(&self, source: &RelayUrl, dst: &RelayUrl, facts: Vec<(EventId, ParkReason)>) {
         let Some(state) = &self.state else { return };

@@ -394,7 +394,8 @@ fn log(spec: &JobSpec, report: &Report) {
         uploaded = report.uploaded.stored,
         parked = report.parked,
         duration_ms = report.duration_ms,
-        error = report.error.as_deref().unwrap_or_default(),
+        gaps = report.gaps.len(),
+        error = report.error.as_deref(),
         "job ended"
     );
 }

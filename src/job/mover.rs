@@ -1,6 +1,6 @@
 //! Drives one transfer: from the relay that has the events to the one that lacks them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use futures::future::try_join;
@@ -15,7 +15,7 @@ use super::memory::Memory;
 use super::progress::Progress;
 use crate::clock;
 use crate::job_spec::{JobSpec, Side};
-use crate::nostr::{EventId, Prefix};
+use crate::nostr::{Event, EventId, Prefix};
 use crate::outcome::{BySide, Outcome, ParkReason};
 use crate::relay::{Fault, Link, RelayError};
 use crate::transfer::check::{Checked, Policy};
@@ -30,6 +30,9 @@ const QUEUE: usize = 32_768;
 
 /// Outcomes to remember are written in groups of this size.
 const PARK_GROUP: usize = 1000;
+
+/// Ids asked for at once, to see whether they are served: fewer than any relay's cap.
+const SERVED_BATCH: usize = 50;
 
 /// Hears of each event just before it is published.
 pub(super) type Tell = Arc<dyn Fn(EventId) + Send + Sync>;
@@ -55,6 +58,8 @@ pub(super) struct Mover {
     /// What the destination said when it last failed to take an event.
     pub(super) last_failure: Option<String>,
     to_park: Vec<(EventId, ParkReason)>,
+    /// Whether the destination was asked in this run if it holds anything.
+    looked: bool,
     /// Events that await their OK, by the name they were sent under.
     under_way: HashMap<u64, EventId>,
     /// The most of them: fewer after the destination was lost with some under way, until the one
@@ -91,6 +96,7 @@ impl Mover {
             stopped: None,
             last_failure: None,
             to_park: Vec::new(),
+            looked: false,
             under_way: HashMap::new(),
             window: spec.limits.publishes_in_flight,
         }
@@ -164,7 +170,7 @@ impl Mover {
                         more = false;
                         transfer.no_more();
                     } else {
-                        self.admit(pass, &mut group, &mut transfer).await;
+                        self.admit(pass, &mut group, &mut transfer).await?;
                     }
                 }
                 () = stop.cancelled(), if !stopping => {
@@ -215,8 +221,8 @@ impl Mover {
     }
 
     /// Decides for each id that was found whether it is to be moved.
-    async fn admit(&mut self, pass: u32, group: &mut Vec<EventId>, transfer: &mut Transfer) {
-        let mut fresh = Vec::new();
+    async fn admit(&mut self, pass: u32, group: &mut Vec<EventId>, transfer: &mut Transfer) -> Result<(), RelayError> {
+        let (mut fresh, mut doubtful) = (Vec::new(), Vec::new());
         for id in group.drain(..) {
             match self.fates.found(id, pass) {
                 Found::New if self.wanted => fresh.push(id),
@@ -225,13 +231,17 @@ impl Mover {
                     self.new_in_pass += 1;
                     transfer.want(id);
                 }
-                Found::NotServed => self.to_park.push((id, ParkReason::NotServed)),
+                Found::Doubtful => doubtful.push(id),
                 Found::Known => {}
             }
         }
         if !fresh.is_empty() {
-            let (source, destination) = (self.source.relay().url(), self.destination.relay().url());
-            let parked = self.memory.parked(source, destination, fresh.clone()).await;
+            let (source, destination) = (&self.source.relay().url().clone(), &self.destination.relay().url().clone());
+            let mut parked = self.memory.parked(source, destination, fresh.clone()).await;
+            if !parked.is_empty() && self.is_emptied().await? {
+                self.memory.forget_held(destination).await;
+                parked = self.memory.parked(source, destination, fresh.clone()).await;
+            }
             for id in fresh {
                 if parked.contains(&id) {
                     self.fates.settle(id, Outcome::Parked);
@@ -241,8 +251,38 @@ impl Mover {
                 }
             }
         }
+        let served = self.served(&doubtful).await?;
+        for id in doubtful.into_iter().filter(|id| !served.contains(id)) {
+            if self.fates.not_served(id) {
+                self.new_in_pass += 1;
+                transfer.want(id);
+            } else {
+                self.to_park.push((id, ParkReason::NotServed));
+            }
+        }
         let (holder, count) = (self.holder, self.fates.len());
         self.progress.send_modify(|progress| progress.found[holder] = count);
+        Ok(())
+    }
+
+    /// Whether the destination, which once refused events for what it held, holds nothing of the
+    /// job's filter now: it was reset. Asked once in a run, and only if anything is parked.
+    async fn is_emptied(&mut self) -> Result<bool, RelayError> {
+        if std::mem::replace(&mut self.looked, true) {
+            return Ok(false);
+        }
+        // Some relays read a filter without any condition as nothing.
+        let Some(filter) = self.spec.filter.narrow_time(Some(1), None) else { return Ok(false) };
+        Ok(self.destination.list(filter, 1).await?.received == 0)
+    }
+
+    /// Which of the ids the destination returns when it is asked for them by name.
+    async fn served(&self, ids: &[EventId]) -> Result<HashSet<EventId>, RelayError> {
+        let mut served = HashSet::new();
+        for batch in ids.chunks(SERVED_BATCH) {
+            served.extend(self.destination.fetch(batch).await?.events.iter().map(Event::id));
+        }
+        Ok(served)
     }
 
     async fn settle(&mut self, id: EventId, outcome: Outcome, park: Option<ParkReason>) {

@@ -110,6 +110,15 @@ impl State {
         self.ask(|reply| Command::Park { dst, scope, facts, now, max_per_dst, reply }).await
     }
 
+    /// Forgets what was refused because `dst` held it, or held something newer: it was found empty.
+    ///
+    /// # Errors
+    /// When the state cannot be written.
+    pub async fn forget_held(&self, dst: &RelayUrl) -> Result<u64, StateError> {
+        let dst = dst.to_string();
+        self.ask(|reply| Command::ForgetHeld { dst, reply }).await
+    }
+
     /// Forgets the parked ids of a destination, or all of them, and says how many there were.
     ///
     /// # Errors

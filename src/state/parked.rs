@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::schema::{from_int, to_int};
 use crate::job_spec::JobKey;
-use crate::nostr::{EventId, RelayUrl, Timestamp};
+use crate::nostr::{EventId, Prefix, RelayUrl, Timestamp};
 use crate::outcome::{ParkReason, Skip};
 
 /// A parked id, as `list_parked` shows it.
@@ -115,6 +115,14 @@ pub(super) fn park(
 
 pub(super) fn forget(db: &Connection, dst: Option<&str>) -> rusqlite::Result<u64> {
     let forgotten = db.execute("DELETE FROM parked WHERE ?1 IS NULL OR dst = ?1", [dst])?;
+    Ok(forgotten as u64)
+}
+
+/// Forgets what followed from events that the destination held.
+pub(super) fn forget_held(db: &Connection, dst: &str) -> rusqlite::Result<u64> {
+    let reasons = [Prefix::Duplicate, Prefix::Replaced].map(|prefix| ParkReason::Refused(prefix).label());
+    let forgotten =
+        db.execute("DELETE FROM parked WHERE dst = ?1 AND reason IN (?2, ?3)", params![dst, reasons[0], reasons[1]])?;
     Ok(forgotten as u64)
 }
 

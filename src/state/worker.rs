@@ -38,6 +38,10 @@ pub enum Command {
         now: Timestamp,
         reply: Reply<()>,
     },
+    ForgetHeld {
+        dst: String,
+        reply: Reply<u64>,
+    },
     ForgetParked {
         dst: Option<String>,
         reply: Reply<u64>,
@@ -149,6 +153,7 @@ impl Worker {
                 // Now and then: after runs, when nothing waits for the state.
                 prune(db, now)
             }),
+            Command::ForgetHeld { dst, reply } => self.answer(reply, |db| parked::forget_held(db, &dst)),
             Command::ForgetParked { dst, reply } => self.answer(reply, |db| parked::forget(db, dst.as_deref())),
             Command::JobRows { reply } => self.answer(reply, |db| jobs::rows(db)),
             Command::ListParked { dst, now, limit, reply } => {

@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::support::events::{Author, EPOCH, Event, ids};
 use crate::support::model::{ModelRelay, Neg, Quirks};
-use crate::support::run::Run;
+use crate::support::run::{Run, state};
 
 /// What a page holds at most, of the 500 that are asked for.
 const CAP: usize = 100;
@@ -152,6 +152,24 @@ async fn a_second_denser_than_a_page_is_a_named_gap() {
         assert_eq!(capped.ids(&json!({})).len(), 61 + 150);
         assert!(good.ids(&json!({"since": dense, "until": dense})).len() > CAP - 10);
     }
+}
+
+/// An event that was stored into a second too dense to list is not found there again, and is
+/// served all the same: nobody calls it otherwise, now or later.
+#[tokio::test]
+async fn what_a_dense_second_hides_is_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = state(directory.path()).await;
+    let capped = ModelRelay::start(Quirks { page_cap: Some(CAP), ..listed() }).await;
+    let good = ModelRelay::start(Quirks::default()).await;
+    let crowd = Author::new(3).notes_of_one_second(250, EPOCH);
+    good.fill(&crowd);
+    let run = Run::both(capped.url(), good.url()).knowing(&state);
+    let report = run.once().await;
+    assert_eq!((report.outcome, report.downloaded.stored), (Ending::Partial, 250), "{report:#?}");
+    assert!(report.downloaded.refused.is_empty(), "{report:#?}");
+    assert_eq!(capped.ids(&json!({})), ids(&crowd));
+    assert_eq!(state.parked_counts().await.unwrap(), []);
 }
 
 /// By kinds, and by authors.

@@ -236,6 +236,24 @@ async fn an_older_version_gives_way() {
     }
 }
 
+/// What was refused for something newer is offered again to a relay that lost everything.
+#[tokio::test]
+async fn a_relay_that_was_reset_gets_what_it_once_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = state(directory.path()).await;
+    let (local, peer) = (ModelRelay::start(Quirks::default()).await, ModelRelay::start(Quirks::default()).await);
+    let author = Author::new(9);
+    let (old, new) = (author.replaceable(0, EPOCH, "old"), author.replaceable(0, EPOCH + 5, "new"));
+    local.fill(std::slice::from_ref(&new));
+    peer.fill(std::slice::from_ref(&old));
+    let run = Run::new(local.url(), peer.url(), &json!({}), Direction::Pull).knowing(&state);
+    assert_eq!(run.converges().await.downloaded.refused["replaced"], 1);
+    assert_eq!(run.is_idle().await.parked, 1);
+    local.forget(&[new]);
+    assert_eq!(run.converges().await.downloaded.stored, 1);
+    assert_eq!(local.ids(&json!({})), ids([&old]));
+}
+
 async fn listed() -> TestRelay {
     TestRelay::Model(ModelRelay::start(Quirks { neg: Neg::Err("blocked: off".into()), ..Quirks::default() }).await)
 }
