@@ -15,7 +15,7 @@ use crate::support::cli::{Cli, Output};
 use crate::support::client::Client;
 use crate::support::events::{Author, EPOCH, now};
 use crate::support::files::bytes_below;
-use crate::support::model::{Auth, ModelRelay, Quirks, Verdict};
+use crate::support::model::{Auth, ModelRelay, Neg, Quirks, Verdict};
 
 const NOTES: &str = r#"{"kinds":[1]}"#;
 /// The keys of a report, as DESIGN.md has them.
@@ -307,6 +307,49 @@ async fn check_probes_the_relays_when_asked_to() {
     let output = cli.run(&["check", "--probe"]).await;
     assert_eq!(output.code, 3);
     assert!(output.stdout.contains("good: 2 peers, 3 jobs") && output.stdout.contains("unreachable"), "{output:#?}");
+}
+
+#[tokio::test]
+async fn check_looks_at_what_a_run_would_stumble_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = directory.path().join("key");
+    std::fs::write(&key, "nsec1nonsense").unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let cli = Cli::with_config(&format!(
+        "local: {{url: ws://127.0.0.1:1}}\npeers:\n  - name: p\n    url: ws://127.0.0.1:2\n    direction: pull\n    \
+         auth: {{secret_key_file: {}}}\n    filters: [{{kinds: [1, 5]}}]\n",
+        key.display()
+    ));
+    let output = cli.run(&["check"]).await;
+    assert_eq!(output.code, 2, "{output:#?}");
+    assert!(output.stderr.contains("holds no key") && !output.stderr.contains("nonsense"), "{output:#?}");
+}
+
+#[tokio::test]
+async fn a_job_that_stands_twice_in_the_config_runs_once() {
+    let (local, peer) = (ModelRelay::start(Quirks::default()).await, ModelRelay::start(Quirks::default()).await);
+    let cli = Cli::with_config(&format!(
+        "local: {{url: \"{}\"}}\npeers:\n  - name: p\n    url: {}\n    direction: pull\n    \
+         filters: [{{kinds: [1]}}, {{kinds: [1]}}]\n",
+        local.url(),
+        peer.url()
+    ));
+    let output = cli.run(&["sync", "--json"]).await;
+    assert_eq!((output.code, output.json_lines().len()), (0, 1), "{output:#?}");
+    assert!(output.stderr.contains("twice"), "{output:#?}");
+}
+
+/// A difference that could not be computed in full is none that was.
+#[tokio::test]
+async fn a_dry_run_that_could_not_see_everything_says_so() {
+    let listed = Quirks { page_cap: Some(100), neg: Neg::Err("blocked: off".into()), ..Quirks::default() };
+    let (local, peer) = (ModelRelay::start(Quirks::default()).await, ModelRelay::start(listed).await);
+    peer.fill(&Author::new(1).notes_of_one_second(150, EPOCH));
+    let cli = Cli::new();
+    let output =
+        cli.run(&["sync", local.url(), peer.url(), "--filter", r#"{"kinds":[1]}"#, "--dry-run", "--json"]).await;
+    assert_eq!(output.code, 1, "{output:#?}");
+    assert_eq!(output.json_lines()[0]["gaps"][0]["cap"], 100, "{output:#?}");
 }
 
 #[tokio::test]
