@@ -18,15 +18,34 @@ pub fn open(dir: &Path) -> Result<Connection, StateError> {
     // It says who syncs with whom: nobody else's business.
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| StateError::io(dir, error))?;
     let path = dir.join(FILE);
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-    let opened = connect(&path, flags).and_then(|mut db| {
-        // A commit survives kill -9 at once, and a power cut after the next checkpoint.
-        db.pragma_update(None, "journal_mode", "wal")?;
-        db.pragma_update(None, "synchronous", "normal")?;
-        let found = migrate(&mut db)?;
-        Ok((db, found))
-    });
+    let mut opened = prepare(&path);
+    for _ in 0..BUSY_TRIES {
+        if !matches!(&opened, Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)) {
+            break;
+        }
+        wait();
+        opened = prepare(&path);
+    }
     known_version(&path, opened)
+}
+
+/// SQLite does not wait for another process while a new file goes over to a write-ahead log, so
+/// two that start together have to try again: for five seconds.
+const BUSY_TRIES: u32 = 100;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+#[allow(clippy::disallowed_methods, reason = "on the state's own thread, for another process")]
+fn wait() {
+    std::thread::sleep(BUSY_PAUSE);
+}
+
+fn prepare(path: &Path) -> rusqlite::Result<(Connection, usize)> {
+    let mut db = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+    // A commit survives kill -9 at once, and a power cut after the next checkpoint.
+    db.pragma_update(None, "journal_mode", "wal")?;
+    db.pragma_update(None, "synchronous", "normal")?;
+    let found = migrate(&mut db)?;
+    Ok((db, found))
 }
 
 /// Opens the file to read, and makes nothing.
