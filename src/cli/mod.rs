@@ -18,7 +18,7 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 use crate::clock;
-use crate::config::{Config, find_file};
+use crate::config::{Config, Finding, find_file};
 use crate::state::{State, StateError, default_dir, is_root};
 
 pub use self::report::table;
@@ -149,13 +149,8 @@ struct Globals {
 impl Globals {
     /// Reads the config; its warnings go to standard error.
     fn config(&self) -> Result<Config> {
-        let path = find_file(self.config.clone())?;
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {name}"))?;
-        let (config, warnings) = Config::from_yaml(&text, &name, clock::now())?;
-        for warning in warnings {
-            tracing::warn!("{warning}");
-        }
+        let (config, warnings) = read_config(&find_file(self.config.clone())?)?;
+        warn(&warnings);
         Ok(config)
     }
 
@@ -168,6 +163,34 @@ impl Globals {
             .or_else(usual)
             .context("no place for the state: set --state-dir, or state_dir in the config")
     }
+
+    /// The state directory for commands that only look: a config is read where there is one,
+    /// because it may say where the state is, and need not be there or be right.
+    fn known_state_dir(&self) -> Result<PathBuf> {
+        let configured = match (&self.state_dir, find_file(self.config.clone())) {
+            (None, Ok(path)) => {
+                let read = read_config(&path).inspect_err(|_| {
+                    tracing::warn!(config = %path.display(), "has mistakes (`tieline check`): its state_dir is not used");
+                });
+                read.ok().and_then(|(config, _)| config.state_dir)
+            }
+            _ => None,
+        };
+        self.state_dir(configured.as_ref())
+    }
+}
+
+/// A config file as it is now, with what it hardly means.
+fn read_config(path: &Path) -> Result<(Config, Vec<Finding>)> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    Ok(Config::from_yaml(&text, &name, clock::now())?)
+}
+
+fn warn(warnings: &[Finding]) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
 }
 
 /// The state; without one where the disk is full, because losing it costs time and nothing else.
@@ -179,27 +202,6 @@ async fn open_state(dir: &Path) -> Result<Option<State>> {
             Ok(None)
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-impl Globals {
-    /// The state directory for commands that only look: a config is read where there is one,
-    /// because it may say where the state is, and need not be there or be right.
-    fn known_state_dir(&self) -> Result<PathBuf> {
-        let configured = match (&self.state_dir, find_file(self.config.clone())) {
-            (None, Ok(path)) => {
-                let text = std::fs::read_to_string(&path).unwrap_or_default();
-                match Config::from_yaml(&text, &path.display().to_string(), clock::now()) {
-                    Ok((config, _)) => config.state_dir,
-                    Err(_) => {
-                        tracing::warn!(config = %path.display(), "has mistakes (`tieline check`): its state_dir is not used");
-                        None
-                    }
-                }
-            }
-            _ => None,
-        };
-        self.state_dir(configured.as_ref())
     }
 }
 

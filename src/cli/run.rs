@@ -1,6 +1,6 @@
 //! `tieline run`: the daemon, from its config to its end.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +11,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Globals, OK, open_state};
+use super::{Globals, OK, open_state, read_config, warn};
 use crate::app::{Daemon, Signals};
-use crate::clock;
 use crate::config::{Config, find_file};
 use crate::http;
 use crate::metrics::Metrics;
@@ -58,7 +57,7 @@ pub async fn run(_: RunArgs, globals: &Globals) -> Result<u8> {
         tokio::select! {
             _ = signals.hangup.recv() => {
                 notify(&[State::Reloading]);
-                if let Some(config) = reread(&path, globals) {
+                if let Some(config) = reread(&path) {
                     // The daemon takes one at a time; it is gone only when it has ended.
                     let _ = reloads.send(config).await;
                 }
@@ -81,17 +80,10 @@ pub async fn run(_: RunArgs, globals: &Globals) -> Result<u8> {
 }
 
 /// The config as it is now; `None` when it is bad, which the log says.
-fn reread(path: &PathBuf, globals: &Globals) -> Option<Config> {
-    let read = || -> Result<_> {
-        let text = std::fs::read_to_string(path)?;
-        Ok(Config::from_yaml(&text, &path.display().to_string(), clock::now())?)
-    };
-    match read() {
+fn reread(path: &Path) -> Option<Config> {
+    match read_config(path) {
         Ok((config, warnings)) => {
-            warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-            if globals.state_dir(config.state_dir.as_ref()).is_err() {
-                return None;
-            }
+            warn(&warnings);
             Some(config)
         }
         Err(error) => {

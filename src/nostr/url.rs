@@ -44,12 +44,6 @@ impl RelayUrl {
         let port = url.as_ref().and_then(url::Url::port_or_known_default).unwrap_or_default();
         (host.trim_matches(['[', ']']).to_owned(), port)
     }
-
-    /// Whether the connection is encrypted.
-    #[must_use]
-    pub fn is_tls(&self) -> bool {
-        self.0.starts_with("wss:")
-    }
 }
 
 impl FromStr for RelayUrl {
