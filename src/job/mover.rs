@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures::future::try_join;
 use futures::stream::FuturesUnordered;
@@ -60,15 +61,16 @@ pub(super) struct Mover {
     to_park: Vec<(EventId, ParkReason)>,
     /// Whether the destination was asked in this run if it holds anything.
     looked: bool,
-    /// Events that await their OK, by the name they were sent under.
-    under_way: HashMap<u64, EventId>,
+    /// Events that await their OK, with the time they were sent, by the name they were sent under.
+    under_way: HashMap<u64, (EventId, Instant)>,
     /// The most of them: fewer after the destination was lost with some under way, until the one
     /// is alone that it cannot bear.
     window: usize,
 }
 
-/// By how much the window narrows with each such loss: from 256 to 1 in two passes.
-const NARROWING: usize = 16;
+/// By how much the window narrows with each such loss: from 1024 to 1 in two passes, so that the
+/// third of the usual four finds the event and the fourth goes on without it.
+const NARROWING: usize = 32;
 
 type Fetched = Result<(BatchId, Vec<Checked>, u64), RelayError>;
 
@@ -156,7 +158,7 @@ impl Mover {
                             tell(id);
                         }
                         let token = publisher.send(id, raw).await;
-                        self.under_way.insert(token, id);
+                        self.under_way.insert(token, (id, clock::instant()));
                     }
                     Action::Settle { id, outcome, park } => self.settle(id, outcome, park).await,
                 }
@@ -183,14 +185,15 @@ impl Mover {
                     transfer.fetched(batch, checked);
                 }
                 ack = publisher.next(), if !self.under_way.is_empty() => {
-                    let Some(id) = self.under_way.remove(&ack.token) else { continue };
+                    let Some((id, sent)) = self.under_way.remove(&ack.token) else { continue };
+                    let waited = clock::instant().saturating_duration_since(sent);
                     match ack.answer {
-                        Ok(answer) => transfer.acked(id, Some(answer)),
+                        Ok(answer) => transfer.acked(id, Some(answer), waited),
                         // No OK in time: that event's fault, perhaps.
-                        Err(RelayError { fault: Fault::TimedOut(_), .. }) => transfer.acked(id, None),
+                        Err(RelayError { fault: Fault::TimedOut(_), .. }) => transfer.acked(id, None, waited),
                         Err(error) => {
                             // It was under way when the relay was lost, as `cut_off` has to know.
-                            self.under_way.insert(ack.token, id);
+                            self.under_way.insert(ack.token, (id, sent));
                             return Err(error);
                         }
                     }
@@ -213,7 +216,7 @@ impl Mover {
             self.window = (self.window / NARROWING).max(1);
             return;
         }
-        for id in self.under_way.drain().map(|(_, id)| id).collect::<Vec<_>>() {
+        for id in self.under_way.drain().map(|(_, (id, _))| id).collect::<Vec<_>>() {
             tracing::warn!(relay = %error.url, event = %id, "disconnects on this event: it is left out for a day");
             self.settle(id, Outcome::Refused(Prefix::Closed), Some(ParkReason::Refused(Prefix::Closed))).await;
         }
