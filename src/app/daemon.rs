@@ -18,8 +18,8 @@ use crate::clock;
 use crate::config::Config;
 use crate::health::{Connections, Health, Patience, Status};
 use crate::job::{Job, RunOptions};
-use crate::job_spec::JobKey;
-use crate::live::{Live, LiveReport, Seen};
+use crate::job_spec::{JobKey, Side};
+use crate::live::{LiveReport, Seen, Streams};
 use crate::metrics::Metrics;
 use crate::nostr::{RelayUrl, Timestamp};
 use crate::outcome::{Ending, Report};
@@ -78,11 +78,10 @@ pub struct Daemon {
     running: JoinSet<Ended>,
     /// Whose each task is: one that ends in a fault cannot say so.
     tasks: HashMap<task::Id, JobKey>,
-    /// What ends a job's streams, and what they and its runs have passed on.
-    streams: HashMap<JobKey, (CancellationToken, Seen)>,
-    live_reports: (mpsc::UnboundedSender<LiveReport>, mpsc::UnboundedReceiver<LiveReport>),
+    streams: Streams,
+    live_reports: mpsc::UnboundedReceiver<LiveReport>,
     metrics: Arc<Metrics>,
-    /// Ends the jobs under way, and the streams.
+    /// Ends the jobs under way.
     stop: CancellationToken,
 }
 
@@ -92,6 +91,7 @@ impl Daemon {
     /// # Errors
     /// When a key, a certificate file or a schedule cannot be used.
     pub fn build(config: Config, state: Option<State>, state_dir: PathBuf, metrics: Arc<Metrics>) -> Result<Self> {
+        let (reports, live_reports) = mpsc::unbounded_channel();
         let mut daemon = Self {
             relays: Relays::of(&config)?,
             live_relays: Relays::for_streams(&config)?,
@@ -103,8 +103,8 @@ impl Daemon {
             watched: HashMap::new(),
             running: JoinSet::new(),
             tasks: HashMap::new(),
-            streams: HashMap::new(),
-            live_reports: mpsc::unbounded_channel(),
+            streams: Streams::new(reports),
+            live_reports,
             metrics,
             stop: CancellationToken::new(),
         };
@@ -121,7 +121,7 @@ impl Daemon {
             tokio::select! {
                 // A stream passes on hundreds of events a second: only what changes what is due
                 // goes on below.
-                Some(report) = self.live_reports.1.recv() => if !self.heard(report) {
+                Some(report) = self.live_reports.recv() => if !self.heard(report) {
                     continue;
                 },
                 Some(ended) = self.running.join_next_with_id() => match ended {
@@ -154,31 +154,9 @@ impl Daemon {
             None => Vec::new(),
         };
         self.scheduler.set(self.jobs.plans(&rows), clock::now(), fastrand::f64);
-        self.streams.retain(|job, (stop, _)| {
-            let stays = self.jobs.get(*job).is_some_and(|entry| entry.live);
-            if !stays {
-                stop.cancel();
-            }
-            stays
-        });
-        let live = self.jobs.iter().filter(|(_, entry)| entry.live).count();
-        if live > super::relays::STREAMS {
-            tracing::warn!(
-                live,
-                most = super::relays::STREAMS,
-                "too many live jobs: the last of them go by schedule alone"
-            );
-        }
-        for (job, entry) in self.jobs.iter().filter(|(_, entry)| entry.live) {
-            if self.streams.contains_key(&job) {
-                continue;
-            }
-            let Some((local, peer)) = self.live_relays.both(&entry.spec) else { continue };
-            let (stop, seen) = (self.stop.child_token(), Seen::default());
-            let live = Live::new(entry.spec.clone(), local, peer, seen.clone(), self.live_reports.0.clone());
-            tokio::spawn(live.run(stop.clone()));
-            self.streams.insert(job, (stop, seen));
-        }
+        let live: Vec<_> =
+            self.jobs.iter().filter(|(_, entry)| entry.live).map(|(_, entry)| entry.spec.clone()).collect();
+        self.streams.set(&live, |url| self.live_relays.get(url));
     }
 
     /// Starts what is due, as far as bounds and health allow.
@@ -214,10 +192,12 @@ impl Daemon {
         };
         let options = RunOptions { listed_since: self.jobs.listed_since(job, whole), ..RunOptions::default() };
         let (mut run, _) = Job::new((*entry.spec).clone(), &local, &peer, self.state.clone(), options);
-        if let Some((_, seen)) = self.streams.get(&job) {
-            let seen = seen.clone();
-            run = run.telling(move |id| _ = seen.insert(id));
-        }
+        let seen: Vec<Seen> = Side::BOTH.iter().filter_map(|side| self.streams.seen(entry.spec.url(*side))).collect();
+        run = run.telling(move |id| {
+            for seen in &seen {
+                seen.insert(id);
+            }
+        });
         let stop = self.stop.child_token();
         self.jobs.set_state(job, "reconciling");
         let task = self.running.spawn(async move {
@@ -257,9 +237,8 @@ impl Daemon {
     /// Says whether a job may be due now.
     fn heard(&mut self, report: LiveReport) -> bool {
         match report {
-            LiveReport::Listening { job, side } => {
-                let url = self.jobs.get(job).map(|entry| entry.spec.url(side).clone());
-                if let Some(relay) = url.and_then(|url| self.watched.get_mut(&url)) {
+            LiveReport::Listening { relay } => {
+                if let Some(relay) = self.watched.get_mut(&relay) {
                     relay.health.reached();
                 }
                 true

@@ -7,12 +7,9 @@ use anyhow::{Context, Result};
 
 use crate::config::{Config, RelaySettings};
 use crate::job_spec::{JobSpec, Limits};
+use crate::live::STREAMS;
 use crate::nostr::RelayUrl;
 use crate::relay::{Relay, RelayOptions, client_config};
-
-/// Subscriptions on a connection that is for streams alone, where the relay sets no lower limit:
-/// strfry allows 200 and khatru any number; 70 is what GRASP relays are known to bear.
-pub(super) const STREAMS: usize = 70;
 
 /// The relays of a process, one connection each however many jobs use it.
 #[derive(Debug, Default)]

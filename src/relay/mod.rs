@@ -142,6 +142,12 @@ impl Relay {
         &self.shared.options.url
     }
 
+    /// Whether both are handles of one connection.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// How its connections fare.
     #[must_use]
     pub fn view(&self) -> watch::Receiver<Connections> {

@@ -7,6 +7,7 @@
 //! subscription.
 
 use std::collections::{HashMap, VecDeque};
+use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -268,16 +269,16 @@ impl Session {
         let Some((token, open)) = self.named(sub) else { return };
         open.meter.add_received(bytes);
         open.received += 1;
-        let filter = match &open.request {
+        let filters = match &open.request {
             Request::Req { quota, .. } if open.received > *quota => {
                 return self.finish(token, Delivery::Failed(Failure::Flood), now);
             }
-            Request::Req { filter, .. } => filter,
-            Request::Live { filter } => filter,
+            Request::Req { filter, .. } => slice::from_ref(filter),
+            Request::Live { filters } => filters,
             Request::NegOpen { .. } | Request::Publish { .. } => return,
         };
         let delivery = match Event::parse(raw) {
-            Ok(event) if filter.matches(&event) => Some(Delivery::Event(event)),
+            Ok(event) if filters.iter().any(|filter| filter.matches(&event)) => Some(Delivery::Event(event)),
             Ok(_) => None,
             Err(EventError::WrongId(id)) => Some(Delivery::Invalid(id)),
             Err(EventError::Malformed { id, .. }) => id.map(Delivery::Invalid),
@@ -314,10 +315,12 @@ impl Session {
         let cooling = self.cooling(now);
         let Some((token, open)) = self.named(sub) else { return };
         let is_neg = matches!(open.request, Request::NegOpen { .. });
+        // A pause makes no room for a stream: whoever opened it has to open fewer.
+        let is_one_too_many = matches!(open.request, Request::Live { .. }) && reason.is_about_subscriptions();
         match reason.prefix {
             Prefix::AuthRequired if !open.auth_tried => self.want_auth(token, &reason, now),
             Prefix::AuthRequired => self.finish(token, Delivery::Failed(Failure::AuthRefused(reason)), now),
-            Prefix::RateLimited if open.rate_retries < MAX_RATE_RETRIES && !is_neg => {
+            Prefix::RateLimited if open.rate_retries < MAX_RATE_RETRIES && !is_neg && !is_one_too_many => {
                 open.rate_retries += 1;
                 self.cool(cooling);
                 self.wait_again(token);
@@ -488,9 +491,11 @@ impl Session {
                     self.subscriptions += 1;
                     (format!(r#"["REQ","{name}",{}]"#, filter.to_value(Some(*limit))), self.limits.answer)
                 }
-                Request::Live { filter } => {
+                Request::Live { filters } => {
                     self.subscriptions += 1;
-                    (format!(r#"["REQ","{name}",{}]"#, filter.to_value(Some(1))), self.limits.answer)
+                    let filters: String =
+                        filters.iter().map(|filter| format!(",{}", filter.to_value(Some(1)))).collect();
+                    (format!(r#"["REQ","{name}"{filters}]"#), self.limits.answer)
                 }
                 Request::NegOpen { filter, message } => {
                     (format!(r#"["NEG-OPEN","{name}",{filter},"{}"]"#, hex::encode(message)), self.limits.neg_open)
