@@ -1,6 +1,6 @@
 //! What is read from one relay: as many subscriptions as it allows, and which event goes where.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
@@ -96,7 +96,11 @@ struct Open {
 /// The subscriptions of one relay.
 struct Subscriptions {
     packing: Packing<Asked>,
+    /// Subscriptions at once.
+    allowed: usize,
     open: BTreeMap<u64, Open>,
+    /// To be opened as soon as there is room.
+    waiting: VecDeque<Pack<Asked>>,
     /// The jobs whose routes have been looked at.
     jobs: BTreeSet<JobKey>,
     reader: Reader,
@@ -109,7 +113,9 @@ async fn run(reader: Reader) {
     let (sender, mut heard) = mpsc::unbounded_channel();
     let mut subscriptions = Subscriptions {
         packing: Packing::new(allowed),
+        allowed,
         open: BTreeMap::new(),
+        waiting: VecDeque::new(),
         jobs: BTreeSet::new(),
         reader,
         heard: sender,
@@ -140,14 +146,33 @@ impl Subscriptions {
             routes.iter().map(|route| (route.asked(), route.spec.filter.to_string().len())).collect();
         let Change { open, close, left_out } = self.packing.set(&wanted);
         close.into_iter().for_each(|id| self.close(id));
-        open.into_iter().for_each(|pack| self.open(pack));
+        self.waiting.extend(open);
+        // Each of these makes room for the next; the others take what is left.
+        self.waiting.make_contiguous().sort_by_key(|pack| pack.replaces.is_empty());
+        self.open_waiting();
         if !left_out.is_empty() {
             let relay = self.reader.relay.url();
             tracing::warn!(%relay, filters = left_out.len(), "no room for their streams: they go by schedule alone");
         }
     }
 
+    fn open_waiting(&mut self) {
+        while let Some(pack) = self.waiting.pop_front() {
+            if self.open.len() >= self.allowed {
+                if self.open.values().any(|open| !open.replaces.is_empty()) {
+                    return self.waiting.push_front(pack);
+                }
+                // No room will be made: what this one replaces goes first, and its jobs see to
+                // what comes in between.
+                pack.replaces.iter().for_each(|id| self.close(*id));
+            }
+            self.open(pack);
+        }
+    }
+
     fn open(&mut self, Pack { id, items, replaces, .. }: Pack<Asked>) {
+        let relay = self.reader.relay.url();
+        tracing::debug!(%relay, stream = id, filters = items.len(), ?replaces, "opening a stream");
         let stop = CancellationToken::new();
         let asked = Arc::new(items.into_iter().collect::<BTreeSet<_>>());
         let replaced = replaces.iter().filter_map(|id| self.open.get(id)).filter(|open| open.listens);
@@ -166,6 +191,7 @@ impl Subscriptions {
         match heard {
             Heard::Listening(id) => {
                 let Some(open) = self.open.get_mut(&id) else { return };
+                tracing::debug!(relay = %self.reader.relay.url(), stream = id, "listening");
                 open.listens = true;
                 let replaced = std::mem::take(&mut open.replaces);
                 // Lost with what it had missed still untold.
@@ -173,6 +199,7 @@ impl Subscriptions {
                     self.reader.gap(|asked| lost.asked.contains(asked));
                 }
                 replaced.into_iter().for_each(|id| self.close(id));
+                self.open_waiting();
             }
             Heard::Lost(id) => {
                 if let Some(open) = self.open.get_mut(&id) {
@@ -188,17 +215,20 @@ impl Subscriptions {
                 let relay = self.reader.relay.url();
                 tracing::info!(%relay, allowed, "takes fewer subscriptions than were asked for: they are joined");
                 self.packing.narrow(allowed);
+                self.allowed = allowed;
                 self.open.clear();
+                self.waiting.clear();
                 self.pack();
             }
         }
     }
 
-    /// Closes one, and what it was to replace.
+    /// Closes one, open or not yet, and what it was to replace.
     fn close(&mut self, id: u64) {
-        if let Some(open) = self.open.remove(&id) {
-            open.replaces.iter().for_each(|id| self.close(*id));
-        }
+        let waiting = self.waiting.iter().position(|pack| pack.id == id);
+        let waiting = waiting.and_then(|at| self.waiting.remove(at)).map(|pack| pack.replaces);
+        let replaces = self.open.remove(&id).map(|open| open.replaces).or(waiting).unwrap_or_default();
+        replaces.into_iter().for_each(|id| self.close(id));
     }
 }
 

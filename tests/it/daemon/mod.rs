@@ -2,6 +2,8 @@
 
 // Peers that are down, go away, flap or fall silent.
 mod peers;
+// More streams than a relay allows, and jobs that overlap.
+mod streams;
 // Events that are passed on as they appear.
 mod live;
 // SIGHUP, SIGTERM, and kill -9.
