@@ -4,6 +4,7 @@
 //! relay says comes back in order. A connection is made when there is something to ask, and again
 //! after it was lost, never behind the back of whoever waits: what was under way fails first.
 
+mod auth;
 mod connection;
 mod dial;
 mod error;

@@ -1,5 +1,5 @@
 //! What is under way on one connection: subscriptions, negentropy sessions, events awaiting
-//! their OK, AUTH, and how long each may take. Pure.
+//! their OK, and how long each may take. Pure.
 //!
 //! Requests go in under a token of the caller's; what the relay says to them comes out under
 //! the same token. Frames go out in the order in which they may be sent: a relay that asks us
@@ -11,6 +11,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::auth::{Auth, Verdict};
 use super::request::{Delivery, Failure, Meter, Request, SessionLimits, Token};
 use crate::nostr::{EoseHint, Event, EventError, EventId, NegRefusal, PeerText, Prefix, Reason, RelayMessage};
 
@@ -20,9 +21,6 @@ const PASSED_OVER: u32 = 3;
 
 /// How often a REQ is sent again when the relay says `rate-limited:`.
 const MAX_RATE_RETRIES: u8 = 3;
-
-/// How often a challenge that took the place of the one just answered is answered in its turn.
-const MAX_NEW_CHALLENGES: u8 = 3;
 
 #[derive(Debug)]
 struct Open {
@@ -37,16 +35,6 @@ struct Open {
     answered: bool,
     auth_tried: bool,
     rate_retries: u8,
-}
-
-#[derive(Debug, Default)]
-enum Auth {
-    #[default]
-    Idle,
-    /// Somebody waits for it; the challenge or the signature is still to come.
-    Wanted { deadline: Instant },
-    /// Answered; the relay's OK is awaited.
-    Sent { id: EventId, challenge: Option<String>, deadline: Instant },
 }
 
 /// The state of one connection.
@@ -65,10 +53,7 @@ pub struct Session {
     subscriptions: usize,
     frames: VecDeque<String>,
     deliveries: VecDeque<(Token, Delivery)>,
-    challenge: Option<String>,
     auth: Auth,
-    new_challenges: u8,
-    awaiting_auth: Vec<Token>,
     cooling_until: Option<Instant>,
     notices: VecDeque<PeerText>,
     /// How often the relay asked to slow down.
@@ -82,6 +67,7 @@ impl Session {
     #[must_use]
     pub fn new(limits: SessionLimits) -> Self {
         Self {
+            auth: Auth::new(limits.answer),
             limits,
             open: HashMap::new(),
             names: HashMap::new(),
@@ -92,10 +78,6 @@ impl Session {
             subscriptions: 0,
             frames: VecDeque::new(),
             deliveries: VecDeque::new(),
-            challenge: None,
-            auth: Auth::Idle,
-            new_challenges: 0,
-            awaiting_auth: Vec::new(),
             cooling_until: None,
             notices: VecDeque::new(),
             cooldowns: 0,
@@ -181,7 +163,7 @@ impl Session {
             RelayMessage::NegMsg { sub, message } => self.neg_answer(&sub, message, frame.len(), now),
             RelayMessage::Ok { id, accepted, reason } => self.ok(id, accepted, reason, frame.len(), now),
             RelayMessage::Notice(text) => self.notice(text, now),
-            RelayMessage::Auth(challenge) => self.challenge = Some(challenge),
+            RelayMessage::Auth(challenge) => self.auth.challenged(challenge),
         }
     }
 
@@ -210,10 +192,8 @@ impl Session {
             };
             self.finish(token, delivery, now);
         }
-        if let Auth::Wanted { deadline } | Auth::Sent { deadline, .. } = self.auth
-            && deadline <= now
-        {
-            self.auth_failed(&Reason::parse("auth-required: no answer to AUTH in time"), now);
+        if let Some(verdict) = self.auth.tick(now) {
+            self.authenticated(verdict, now);
         }
         if self.cooling_until.is_some_and(|until| until <= now) {
             self.cooling_until = None;
@@ -269,16 +249,13 @@ impl Session {
     /// The challenge to sign now, if somebody waits for it; answer with [`Self::authenticate`].
     #[must_use]
     pub fn challenge(&self) -> Option<&str> {
-        match self.auth {
-            Auth::Wanted { .. } => self.challenge.as_deref(),
-            _ => None,
-        }
+        self.auth.to_sign()
     }
 
     /// Sends a signed answer to the challenge (NIP-42).
     pub fn authenticate(&mut self, id: EventId, event: &str, now: Instant) {
         self.frames.push_back(format!(r#"["AUTH",{event}]"#));
-        self.auth = Auth::Sent { id, challenge: self.challenge.clone(), deadline: now + self.limits.answer };
+        self.auth.sent(id, now);
     }
 
     fn event(&mut self, sub: &str, raw: &str, bytes: usize, now: Instant) {
@@ -362,19 +339,11 @@ impl Session {
     }
 
     fn ok(&mut self, id: Option<EventId>, accepted: bool, reason: Reason, bytes: usize, now: Instant) {
-        if let Auth::Sent { id: ours, challenge, .. } = &self.auth
-            && id == Some(*ours)
-        {
-            // Some relays make a new challenge with every refusal, which ends the one before.
-            let outdated = *challenge != self.challenge && self.new_challenges < MAX_NEW_CHALLENGES;
-            return match accepted {
-                true => self.auth_succeeded(now),
-                false if outdated => {
-                    self.new_challenges += 1;
-                    self.auth = Auth::Wanted { deadline: now + self.limits.answer };
-                }
-                false => self.auth_failed(&reason, now),
-            };
+        if self.auth.is_ours(id) {
+            if let Some(verdict) = self.auth.answered(accepted, reason, now) {
+                self.authenticated(verdict, now);
+            }
+            return;
         }
         // An OK without an id can be meant for one event only if one alone is under way.
         let tokens = match id {
@@ -459,26 +428,20 @@ impl Session {
             open.auth_tried = true;
             open.deadline = None;
         }
-        self.awaiting_auth.push(token);
-        if matches!(self.auth, Auth::Idle) {
-            self.auth = Auth::Wanted { deadline: now + self.limits.answer };
-        }
+        self.auth.want(token, now);
     }
 
-    fn auth_succeeded(&mut self, now: Instant) {
-        self.auth = Auth::Idle;
-        self.new_challenges = 0;
-        for token in std::mem::take(&mut self.awaiting_auth) {
-            self.wait_again(token);
-        }
-        self.send_waiting(now);
-    }
-
-    fn auth_failed(&mut self, reason: &Reason, now: Instant) {
-        self.auth = Auth::Idle;
-        self.new_challenges = 0;
-        for token in std::mem::take(&mut self.awaiting_auth) {
-            self.finish(token, Delivery::Failed(Failure::AuthRefused(reason.clone())), now);
+    fn authenticated(&mut self, verdict: Verdict, now: Instant) {
+        match verdict {
+            Verdict::Known(tokens) => {
+                tokens.into_iter().for_each(|token| self.wait_again(token));
+                self.send_waiting(now);
+            }
+            Verdict::Refused(tokens, reason) => {
+                for token in tokens {
+                    self.finish(token, Delivery::Failed(Failure::AuthRefused(reason.clone())), now);
+                }
+            }
         }
     }
 
