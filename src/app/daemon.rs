@@ -2,7 +2,7 @@
 //!
 //! `Config → build → run (start what is due, note what ended, reload) → drain`
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::Relays;
 use super::jobs::{Entry, Jobs};
+use super::presence::{Change, Presence};
 use crate::clock;
 use crate::config::Config;
 use crate::health::{Connections, Health, Patience, Status};
 use crate::job::{Job, RunOptions};
 use crate::job_spec::{JobKey, Side};
+use crate::job_state::JobState;
 use crate::live::{LiveReport, Seen, Streams};
 use crate::metrics::Metrics;
 use crate::nostr::{RelayUrl, Timestamp};
 use crate::outcome::{Ending, Report};
 use crate::schedule::{Bounds, Scheduler, Start};
-use crate::state::{JobLock, LockError, State};
+use crate::state::{DaemonLock, JobLock, LockError, State};
 
 /// How often relays are looked at when nothing else happens, and the longest that a clock which
 /// jumped goes unnoticed.
@@ -55,6 +57,8 @@ struct Watched {
     patience: Patience,
     view: watch::Receiver<Connections>,
     seen: Connections,
+    /// Of its streams.
+    presence: Presence,
 }
 
 /// A run that has ended.
@@ -72,6 +76,8 @@ pub struct Daemon {
     live_relays: Relays,
     state: Option<State>,
     state_dir: PathBuf,
+    /// What tells others that a daemon runs.
+    _alive: Option<DaemonLock>,
     jobs: Jobs,
     scheduler: Scheduler,
     watched: HashMap<RelayUrl, Watched>,
@@ -89,16 +95,19 @@ impl Daemon {
     /// Puts it together. Nothing is dialled yet.
     ///
     /// # Errors
-    /// When a key, a certificate file or a schedule cannot be used.
+    /// When a schedule cannot be used.
     pub fn build(config: Config, state: Option<State>, state_dir: PathBuf, metrics: Arc<Metrics>) -> Result<Self> {
+        let alive = DaemonLock::take(&state_dir)
+            .inspect_err(|error| tracing::warn!(%error, "`tieline status` will say that no daemon runs"));
         let (reports, live_reports) = mpsc::unbounded_channel();
         let mut daemon = Self {
-            relays: Relays::of(&config)?,
-            live_relays: Relays::for_streams(&config)?,
+            relays: Relays::of(&config),
+            live_relays: Relays::for_streams(&config),
             jobs: Jobs::read(&config.jobs, &Jobs::default())?,
             config,
             state,
             state_dir,
+            _alive: alive.ok(),
             scheduler: Scheduler::new(Bounds::default()),
             watched: HashMap::new(),
             running: JoinSet::new(),
@@ -132,8 +141,9 @@ impl Daemon {
                     Err(error) => {
                         tracing::error!(%error, "a job's task ended in a fault: please report it");
                         if let Some(job) = self.tasks.remove(&error.id()) {
-                            self.jobs.set_state(job, "failed");
-                            self.scheduler.ended(job, false, clock::now(), fastrand::f64());
+                            let now = clock::now();
+                            self.jobs.ended(job, Ending::Failed, now, false);
+                            self.scheduler.ended(job, false, now, fastrand::f64());
                         }
                     }
                 },
@@ -143,6 +153,7 @@ impl Daemon {
             }
             self.look_at_relays();
             self.start_due();
+            self.note(false).await;
         }
         self.drain().await;
     }
@@ -153,10 +164,12 @@ impl Daemon {
             Some(state) => state.job_rows().await.unwrap_or_default(),
             None => Vec::new(),
         };
+        self.jobs.remember(&rows);
         self.scheduler.set(self.jobs.plans(&rows), clock::now(), fastrand::f64);
         let live: Vec<_> =
             self.jobs.iter().filter(|(_, entry)| entry.live).map(|(_, entry)| entry.spec.clone()).collect();
         self.streams.set(&live, |url| self.live_relays.get(url));
+        self.note(true).await;
     }
 
     /// Starts what is due, as far as bounds and health allow.
@@ -173,10 +186,7 @@ impl Daemon {
     fn start(&mut self, job: JobKey, whole: bool, now: Timestamp) {
         let both = |entry: &Entry| self.relays.both(&entry.spec).map(|(local, peer)| (local.clone(), peer.clone()));
         let Some((entry, (local, peer))) = self.jobs.get(job).and_then(|entry| Some((entry, both(entry)?))) else {
-            // Jobs, relays and schedule are taken from one config.
-            tracing::error!(%job, "a job without relays: please report it");
-            self.scheduler.ended(job, false, now, fastrand::f64());
-            return;
+            return self.cannot_start(job, now);
         };
         let lock = match JobLock::take(&self.state_dir, job) {
             Ok(lock) => Some(lock),
@@ -191,7 +201,7 @@ impl Daemon {
             }
         };
         let options = RunOptions { listed_since: self.jobs.listed_since(job, whole), ..RunOptions::default() };
-        let (mut run, _) = Job::new((*entry.spec).clone(), &local, &peer, self.state.clone(), options);
+        let (mut run, progress) = Job::new((*entry.spec).clone(), &local, &peer, self.state.clone(), options);
         let seen: Vec<Seen> = Side::BOTH.iter().filter_map(|side| self.streams.seen(entry.spec.url(*side))).collect();
         run = run.telling(move |id| {
             for seen in &seen {
@@ -199,10 +209,33 @@ impl Daemon {
             }
         });
         let stop = self.stop.child_token();
-        self.jobs.set_state(job, "reconciling");
+        self.jobs.started(job, progress);
         let task = self.running.spawn(async move {
             let report = run.run(stop).await;
             drop(lock);
+            Ended { job, started: now, report }
+        });
+        self.tasks.insert(task.id(), job);
+    }
+
+    /// A job whose relays cannot be used fails each time that it is due.
+    fn cannot_start(&mut self, job: JobKey, now: Timestamp) {
+        let Some(Entry { spec, .. }) = self.jobs.get(job) else {
+            // Jobs and schedule are taken from one config.
+            tracing::error!(%job, "a job that is not configured: please report it");
+            self.scheduler.ended(job, false, now, fastrand::f64());
+            return;
+        };
+        let fault = self.relays.fault(spec).unwrap_or("its relays are not known");
+        tracing::error!(job = %spec, error = fault, "cannot run; a reload tries again");
+        let report = Report::unstarted(spec, Ending::Failed, fault.to_owned());
+        let (state, spec) = (self.state.clone(), spec.clone());
+        let task = self.running.spawn(async move {
+            if let Some(state) = state
+                && let Err(error) = state.end_run(&spec, &report, false, now).await
+            {
+                tracing::warn!(%error, "the state is behind");
+            }
             Ended { job, started: now, report }
         });
         self.tasks.insert(task.id(), job);
@@ -213,22 +246,31 @@ impl Daemon {
         self.look_at_relays();
         let now = clock::now();
         self.metrics.ran(&report, now);
-        self.jobs.ended(job, report.outcome, started);
         let whole = report.scope.is_none() && matches!(report.outcome, Ending::Converged | Ending::Partial);
         self.scheduler.ended(job, whole, now, fastrand::f64());
         let Some(entry) = self.jobs.get(job) else { return };
         let waits = wait_until(&self.watched, [&self.config.local.url, &entry.spec.peer_url], now);
-        let mut word = entry.state;
+        self.jobs.ended(job, report.outcome, started, waits.is_some());
         if report.outcome == Ending::Failed
             && let Some(retry) = waits
         {
             // The relay's patience says when, not the interval, which may be hours.
             self.scheduler.ask(job, retry);
-            word = "backing-off";
         }
-        let due = self.scheduler.due(job);
-        if let Some(state) = &self.state
-            && let Err(error) = state.set_job_state(job, word, due.max(waits)).await
+    }
+
+    /// Writes down what changed of the jobs that wait; `all` when there are no others.
+    async fn note(&mut self, all: bool) {
+        let Some(state) = &self.state else { return };
+        let (now, local) = (clock::now(), &self.config.local.url);
+        let (scheduler, watched) = (&self.scheduler, &self.watched);
+        let notes = self.jobs.notes(all, |job, entry| {
+            let relays = [local, &entry.spec.peer_url];
+            let waits = wait_until(watched, relays, now).unwrap_or(0);
+            (entry.state(reached(watched, relays)), scheduler.due(job).map(|due| due.max(waits)))
+        });
+        if (all || !notes.is_empty())
+            && let Err(error) = state.note_jobs(notes, all).await
         {
             tracing::warn!(%error, "the state is behind");
         }
@@ -305,6 +347,7 @@ impl Daemon {
                 patience,
                 view: relay.view(),
                 seen: Connections::default(),
+                presence: Presence::default(),
             };
             let watched = self.watched.entry(settings.url.clone()).or_insert_with(new);
             (watched.patience, watched.view) = (patience, relay.view());
@@ -315,7 +358,8 @@ impl Daemon {
     fn look_at_relays(&mut self) {
         let now = clock::now();
         let (mut connected, mut dead) = (0, 0);
-        for relay in self.watched.values_mut() {
+        let live = self.live_urls();
+        for (url, relay) in &mut self.watched {
             let view = relay.view.borrow_and_update().clone();
             if view.connections > relay.seen.connections {
                 relay.health.connected(now);
@@ -335,9 +379,22 @@ impl Daemon {
             dead += usize::from(status == Status::Dead);
             self.metrics.relay(&relay.name, &view, &relay.seen, status, relay.health.failures(now, &relay.patience));
             relay.seen = view;
+            match self.live_relays.get(url).filter(|_| live.contains(url)) {
+                Some(streams) => tell(&relay.name, relay.presence.look(&streams.view().borrow(), now)),
+                None => relay.presence = Presence::default(),
+            }
         }
         self.metrics.relays(self.watched.len(), connected, dead);
-        self.metrics.jobs(self.jobs.iter().map(|(_, entry)| entry.state));
+        let (watched, local) = (&self.watched, &self.config.local.url);
+        let states = self.jobs.iter().map(|(_, entry)| entry.state(reached(watched, [local, &entry.spec.peer_url])));
+        self.metrics.jobs(states.map(JobState::as_str));
+    }
+
+    /// The relays that streams are meant to be connected to.
+    fn live_urls(&self) -> HashSet<RelayUrl> {
+        // They end with the daemon, which is no loss.
+        let jobs = self.jobs.iter().filter(|(_, entry)| entry.live && !self.stop.is_cancelled());
+        jobs.flat_map(|(_, entry)| [entry.spec.local_url.clone(), entry.spec.peer_url.clone()]).collect()
     }
 
     /// No new work; what is under way may finish what it has sent, and writes its state.
@@ -355,6 +412,20 @@ impl Daemon {
             tracing::warn!(jobs = self.running.len(), "did not end in time");
         }
     }
+}
+
+/// Says what became of the streams of a relay.
+fn tell(relay: &str, change: Option<Change>) {
+    match change {
+        Some(Change::Lost) => tracing::info!(relay, "streams: the connection is lost"),
+        Some(Change::Back(losses)) => tracing::info!(relay, losses, "streams: connected again"),
+        None => {}
+    }
+}
+
+/// Whether there is a connection to each of these relays.
+fn reached(watched: &HashMap<RelayUrl, Watched>, relays: [&RelayUrl; 2]) -> bool {
+    relays.into_iter().all(|url| watched.get(url).is_some_and(|relay| relay.seen.connected))
 }
 
 /// Until when nothing is to be asked of one of these relays.

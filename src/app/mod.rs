@@ -2,6 +2,7 @@
 
 mod daemon;
 mod jobs;
+mod presence;
 mod relays;
 
 pub use daemon::{Daemon, Signals};

@@ -159,8 +159,11 @@ impl Job {
         if !self.options.dry_run {
             self.memory.begin(&self.spec).await;
         }
+        let (memory, links, progress) = (self.memory.clone(), self.links.clone(), self.progress.subscribe());
+        let noting = !self.options.dry_run;
         let (ending, error) = tokio::select! {
             end = self.passes(&stop) => end,
+            never = memory.follow(&links, progress), if noting => match never {},
             // The OKs of what was sent are waited for, but not for ever.
             () = async { stop.cancelled().await; tokio::time::sleep(GRACE).await } => (Ending::Interrupted, None),
         };

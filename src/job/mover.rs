@@ -229,7 +229,7 @@ impl Mover {
         for id in group.drain(..) {
             match self.fates.found(id, pass) {
                 Found::New if self.wanted => fresh.push(id),
-                Found::New => self.fates.settle(id, Outcome::NotWanted),
+                Found::New => _ = self.fates.settle(id, Outcome::NotWanted),
                 Found::Again => {
                     self.new_in_pass += 1;
                     transfer.want(id);
@@ -289,9 +289,12 @@ impl Mover {
     }
 
     async fn settle(&mut self, id: EventId, outcome: Outcome, park: Option<ParkReason>) {
-        self.fates.settle(id, outcome);
+        let stored = self.fates.settle(id, outcome);
         let holder = self.holder;
-        self.progress.send_modify(|progress| progress.settled[holder] += 1);
+        self.progress.send_modify(|progress| {
+            progress.settled[holder] += 1;
+            progress.stored[holder] += u64::from(stored);
+        });
         if let Some(reason) = park {
             self.to_park.push((id, reason));
             if self.to_park.len() >= PARK_GROUP {

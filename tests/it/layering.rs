@@ -14,7 +14,7 @@ enum Layer {
 }
 
 /// Every module at the top of `src/`, from top to bottom: a new one has to be given its place.
-const MODULES: [(&str, Layer); 21] = [
+const MODULES: [(&str, Layer); 22] = [
     ("lib", Layer::Entry),
     ("main", Layer::Entry),
     ("cli", Layer::Entry),
@@ -33,6 +33,7 @@ const MODULES: [(&str, Layer); 21] = [
     ("schedule", Layer::Machine),
     ("health", Layer::Machine),
     ("config", Layer::Vocabulary),
+    ("job_state", Layer::Vocabulary),
     ("outcome", Layer::Vocabulary),
     ("job_spec", Layer::Vocabulary),
     ("nostr", Layer::Vocabulary),

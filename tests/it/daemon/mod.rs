@@ -8,6 +8,8 @@ mod live;
 mod signals;
 // `status`, `parked`, HTTP, and what none of them says.
 mod shown;
+// What `status` says of jobs that wait, run, were cut off, or are not configured.
+mod states;
 // More than one process on one state, and what an idle one costs.
 mod together;
 
