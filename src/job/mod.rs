@@ -207,6 +207,9 @@ impl Job {
                         }
                     }
                     tries += 1;
+                    // To find the event that a relay breaks on takes one pass more.
+                    let suspects = Side::BOTH.iter().any(|&side| self.movers[side].suspect.is_some());
+                    let last = self.passes >= self.spec.limits.passes + u32::from(suspects);
                     if last || error.is_unreachable() && tries >= TRIES {
                         return (Ending::Failed, Some(error));
                     }

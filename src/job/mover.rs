@@ -66,10 +66,14 @@ pub(super) struct Mover {
     /// The most of them: fewer after the destination was lost with some under way, until the one
     /// is alone that it cannot bear.
     window: usize,
+    /// The event that was alone under way when the destination was last lost. A line that ends
+    /// again and again ends on some event each time: only one on which it ends twice is blamed.
+    pub(super) suspect: Option<EventId>,
 }
 
 /// By how much the window narrows with each such loss: from 1024 to 1 in two passes, so that the
-/// third of the usual four finds the event and the fourth goes on without it.
+/// third of the usual four suspects the event, the fourth blames it, and one more, which is granted
+/// for this, goes on without it.
 const NARROWING: usize = 32;
 
 type Fetched = Result<(BatchId, Vec<Checked>, u64), RelayError>;
@@ -101,6 +105,7 @@ impl Mover {
             looked: false,
             under_way: HashMap::new(),
             window: spec.limits.publishes_in_flight,
+            suspect: None,
         }
     }
 
@@ -217,6 +222,9 @@ impl Mover {
             return;
         }
         for id in self.under_way.drain().map(|(_, (id, _))| id).collect::<Vec<_>>() {
+            if self.suspect.replace(id) != Some(id) {
+                continue;
+            }
             tracing::warn!(relay = %error.url, event = %id, "disconnects on this event: it is left out for a day");
             self.settle(id, Outcome::Refused(Prefix::Closed), Some(ParkReason::Refused(Prefix::Closed))).await;
         }
