@@ -14,6 +14,10 @@ use std::time::Instant;
 use super::request::{Delivery, Failure, Meter, Request, SessionLimits, Token};
 use crate::nostr::{EoseHint, Event, EventError, EventId, NegRefusal, PeerText, Prefix, Reason, RelayMessage};
 
+/// How many times its wait a request may go unanswered, beyond that wait, while others are
+/// answered: at 64 kbit/s, two minutes are a megabyte that was sent before it.
+const PASSED_OVER: u32 = 3;
+
 /// How often a REQ is sent again when the relay says `rate-limited:`.
 const MAX_RATE_RETRIES: u8 = 3;
 
@@ -54,6 +58,8 @@ pub struct Session {
     /// Several jobs may publish one event; the relay answers each in turn.
     publishes: HashMap<EventId, VecDeque<Token>>,
     last_ok: Option<Instant>,
+    /// When anything last came that was asked for.
+    last_answer: Option<Instant>,
     /// Requests that are not sent yet.
     waiting: VecDeque<Token>,
     subscriptions: usize,
@@ -81,6 +87,7 @@ impl Session {
             names: HashMap::new(),
             publishes: HashMap::new(),
             last_ok: None,
+            last_answer: None,
             waiting: VecDeque::new(),
             subscriptions: 0,
             frames: VecDeque::new(),
@@ -171,7 +178,7 @@ impl Session {
             RelayMessage::Eose { sub, hint } => self.eose(&sub, hint, frame.len(), now),
             RelayMessage::Closed { sub, reason } => self.closed(&sub, reason, None, now),
             RelayMessage::NegErr { sub, reason, max } => self.closed(&sub, reason, max, now),
-            RelayMessage::NegMsg { sub, message } => self.neg_answer(&sub, message, frame.len()),
+            RelayMessage::NegMsg { sub, message } => self.neg_answer(&sub, message, frame.len(), now),
             RelayMessage::Ok { id, accepted, reason } => self.ok(id, accepted, reason, frame.len(), now),
             RelayMessage::Notice(text) => self.notice(text, now),
             RelayMessage::Auth(challenge) => self.challenge = Some(challenge),
@@ -180,15 +187,8 @@ impl Session {
 
     /// Tells the time: requests whose deadline has passed fail, a cooldown may end.
     pub fn tick(&mut self, now: Instant) {
-        let stalled = self.last_ok.is_none_or(|last| last + self.limits.answer <= now);
-        let late: Vec<Token> = self
-            .open
-            .iter()
-            .filter(|(_, open)| open.deadline.is_some_and(|deadline| deadline <= now))
-            // Events queue behind one another: an OK for one is progress for all.
-            .filter(|(_, open)| !matches!(open.request, Request::Publish { .. }) || stalled)
-            .map(|(token, _)| *token)
-            .collect();
+        let late: Vec<Token> =
+            self.open.iter().filter(|(_, open)| self.is_late(open, now)).map(|(token, _)| *token).collect();
         for token in late {
             // Collected from the same map just above, and nothing removes two at once.
             let Some(open) = self.open.get(&token) else { continue };
@@ -219,6 +219,23 @@ impl Session {
             self.cooling_until = None;
         }
         self.send_waiting(now);
+    }
+
+    /// Whether the answer to a request is not to be expected any more. Questions and answers queue
+    /// behind one another, on a slow line for minutes: while others are answered it is not late
+    /// yet, for so long as a relay may pass one over and answer the rest.
+    fn is_late(&self, open: &Open, now: Instant) -> bool {
+        let is_due = |deadline: Instant| deadline <= now;
+        let wait = match open.request {
+            Request::NegOpen { .. } if !open.answered => self.limits.neg_open,
+            _ => self.limits.answer,
+        };
+        let silent = |last: Option<Instant>| last.is_none_or(|last| is_due(last + wait));
+        // Each event waits for all that were sent before it: an OK for one is progress for all.
+        let may_queue = matches!(open.request, Request::Publish { .. }) && !silent(self.last_ok);
+        open.deadline.is_some_and(is_due)
+            && !may_queue
+            && (silent(self.last_answer) || open.deadline.is_some_and(|deadline| is_due(deadline + wait * PASSED_OVER)))
     }
 
     /// The connection ended: everything under way failed for that reason.
@@ -287,6 +304,7 @@ impl Session {
         if let Some(delivery) = delivery {
             if matches!(open.request, Request::Req { .. }) {
                 open.deadline = Some(deadline);
+                self.last_answer = Some(now);
             }
             self.deliveries.push_back((token, delivery));
         }
@@ -295,8 +313,9 @@ impl Session {
     fn eose(&mut self, sub: &str, hint: Option<EoseHint>, bytes: usize, now: Instant) {
         let Some((token, open)) = self.named(sub) else { return };
         open.meter.add_received(bytes);
-        let received = open.received;
-        if matches!(open.request, Request::Live { .. }) {
+        let (received, is_live) = (open.received, matches!(open.request, Request::Live { .. }));
+        self.last_answer = Some(now);
+        if is_live {
             return self.listening(token);
         }
         self.finish(token, Delivery::End { received, hint }, now);
@@ -333,11 +352,12 @@ impl Session {
         }
     }
 
-    fn neg_answer(&mut self, sub: &str, message: Vec<u8>, bytes: usize) {
+    fn neg_answer(&mut self, sub: &str, message: Vec<u8>, bytes: usize, now: Instant) {
         let Some((token, open)) = self.named(sub) else { return };
         open.meter.add_received(bytes);
         open.answered = true;
         open.deadline = None;
+        self.last_answer = Some(now);
         self.deliveries.push_back((token, Delivery::NegMessage(message)));
     }
 
@@ -363,7 +383,7 @@ impl Session {
             None => None,
         };
         let Some(&token) = tokens.and_then(VecDeque::front) else { return };
-        self.last_ok = Some(now);
+        (self.last_ok, self.last_answer) = (Some(now), Some(now));
         let cooling = self.cooling(now);
         let Some(open) = self.open.get_mut(&token) else { return };
         open.meter.add_received(bytes);
