@@ -4,8 +4,12 @@
 mod peers;
 // Events that are passed on as they appear.
 mod live;
-// SIGHUP, SIGTERM, and kill -9.
+// SIGHUP and SIGTERM.
 mod signals;
+// Lines that are slow or end again and again, and processes that are killed over and over.
+mod faults;
+// What a service manager is told.
+mod service;
 // `status`, `parked`, HTTP, and what none of them says.
 mod shown;
 // What `status` says of jobs that wait, run, were cut off, or are not configured.
