@@ -10,6 +10,8 @@ mod live;
 mod signals;
 // Lines that are slow or end again and again, and processes that are killed over and over.
 mod faults;
+// Thirty peers, for a while.
+mod soak;
 // What a service manager is told.
 mod service;
 // `status`, `parked`, HTTP, and what none of them says.
