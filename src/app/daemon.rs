@@ -48,6 +48,8 @@ pub struct Signals {
     pub reload: mpsc::Receiver<Config>,
     /// Time to end.
     pub stop: CancellationToken,
+    /// Told again and again that the daemon goes on, every second or so.
+    pub beat: watch::Sender<()>,
 }
 
 /// What is known of one relay.
@@ -127,6 +129,7 @@ impl Daemon {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
+            signals.beat.send_replace(());
             tokio::select! {
                 // A stream passes on hundreds of events a second: only what changes what is due
                 // goes on below.
