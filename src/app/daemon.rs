@@ -2,7 +2,7 @@
 //!
 //! `Config → build → run (start what is due, note what ended, reload) → drain`
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,9 @@ use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::Relays;
+use super::discovery::Discovery;
 use super::jobs::{Entry, Jobs};
+use super::notices::Notices;
 use crate::clock;
 use crate::config::Config;
 use crate::health::{Connections, Health, Patience, Status};
@@ -66,7 +68,10 @@ struct Ended {
 
 /// All of a daemon.
 pub struct Daemon {
+    /// What is configured and what was discovered.
     config: Config,
+    discovery: Discovery,
+    notices: Notices,
     relays: Relays,
     /// Connections for streams alone.
     live_relays: Relays,
@@ -92,7 +97,14 @@ impl Daemon {
     /// # Errors
     /// When a key, a certificate file or a schedule cannot be used.
     pub fn build(config: Config, state: Option<State>, state_dir: PathBuf, metrics: Arc<Metrics>) -> Result<Self> {
+        let stop = CancellationToken::new();
+        let mut discovery = Discovery::new(config.clone(), metrics.clone(), stop.clone());
+        discovery.start()?;
+        let mut notices = Notices::default();
+        notices.update(config.notify.as_ref(), &metrics)?;
         let mut daemon = Self {
+            discovery,
+            notices,
             relays: Relays::of(&config)?,
             live_relays: Relays::for_streams(&config)?,
             jobs: Jobs::read(&config.jobs, &Jobs::default())?,
@@ -106,7 +118,7 @@ impl Daemon {
             streams: HashMap::new(),
             live_reports: mpsc::unbounded_channel(),
             metrics,
-            stop: CancellationToken::new(),
+            stop,
         };
         daemon.watch();
         Ok(daemon)
@@ -138,6 +150,7 @@ impl Daemon {
                     }
                 },
                 Some(config) = signals.reload.recv() => self.reload(config).await,
+                () = self.discovery.changed() => self.follow_discovery().await,
                 () = signals.stop.cancelled() => break,
                 _ = tick.tick() => {}
             }
@@ -212,11 +225,18 @@ impl Daemon {
                 None
             }
         };
-        let options = RunOptions { listed_since: self.jobs.listed_since(job, whole), ..RunOptions::default() };
+        let options = RunOptions {
+            listed_since: self.jobs.listed_since(job, whole),
+            own_refusals: entry.own_refusals,
+            ..RunOptions::default()
+        };
         let (mut run, _) = Job::new((*entry.spec).clone(), &local, &peer, self.state.clone(), options);
         if let Some((_, seen)) = self.streams.get(&job) {
             let seen = seen.clone();
             run = run.telling(move |id| _ = seen.insert(id));
+        }
+        if let Some(outbox) = self.notices.outbox().cloned() {
+            run = run.storing(move |stored| outbox.tell(stored));
         }
         let stop = self.stop.child_token();
         self.jobs.set_state(job, "reconciling");
@@ -232,11 +252,22 @@ impl Daemon {
         // What its relays did while it ran decides when it runs again.
         self.look_at_relays();
         let now = clock::now();
-        self.metrics.ran(&report, now);
+        // What is forgotten would be counted again under its name.
+        if self.config.peers.iter().any(|peer| peer.name == report.peer) {
+            self.metrics.ran(&report, now);
+        }
         self.jobs.ended(job, report.outcome, started);
+        if report.outcome == Ending::Converged {
+            self.discovery.converged(job);
+        }
         let whole = report.scope.is_none() && matches!(report.outcome, Ending::Converged | Ending::Partial);
         self.scheduler.ended(job, whole, now, fastrand::f64());
-        let Some(entry) = self.jobs.get(job) else { return };
+        let Some(entry) = self.jobs.get(job) else {
+            if report.filter.starts_with(crate::grasp::JOBS) {
+                self.forget(vec![job]).await;
+            }
+            return;
+        };
         let waits = wait_until(&self.watched, [&self.config.local.url, &entry.spec.peer_url], now);
         let mut word = entry.state;
         if report.outcome == Ending::Failed
@@ -279,7 +310,8 @@ impl Daemon {
 
     /// Takes over a new config: what did not change is not disturbed.
     async fn reload(&mut self, config: Config) {
-        match self.take_over(config) {
+        let taken = self.take_over(self.discovery.effective_with(&config));
+        match taken.and_then(|()| self.discovery.reconfigure(config)) {
             Ok(()) => {
                 self.watch();
                 self.plan().await;
@@ -289,10 +321,42 @@ impl Daemon {
         }
     }
 
+    /// Takes over what discovery has found since.
+    async fn follow_discovery(&mut self) {
+        let config = self.discovery.effective();
+        let before: Vec<JobKey> = self.jobs.iter().map(|(job, _)| job).collect();
+        match self.take_over(config) {
+            Ok(()) => {
+                self.watch();
+                self.plan().await;
+                // Filters come and go with what is discovered: `status` shows those there are.
+                let gone = before.into_iter().filter(|job| self.jobs.get(*job).is_none()).collect();
+                self.forget(gone).await;
+            }
+            Err(error) => tracing::error!(error = format!("{error:#}"), "what was discovered cannot be followed"),
+        }
+    }
+
+    /// Forgets jobs that discovery no longer wants.
+    async fn forget(&self, jobs: Vec<JobKey>) {
+        if let Some(state) = self.state.as_ref().filter(|_| !jobs.is_empty())
+            && let Err(error) = state.forget_jobs(jobs).await
+        {
+            tracing::warn!(%error, "the state is behind");
+        }
+    }
+
     fn take_over(&mut self, config: Config) -> Result<()> {
         let jobs = Jobs::read(&config.jobs, &self.jobs)?;
         self.relays.update(&self.config, &config).context("the relays")?;
         self.live_relays.update(&self.config, &config).context("the relays")?;
+        self.notices.update(config.notify.as_ref(), &self.metrics)?;
+        let named = |config: &Config| -> HashSet<(String, String)> {
+            config.jobs.iter().map(|job| (job.spec.peer.clone(), job.spec.name.clone())).collect()
+        };
+        for (peer, filter) in named(&self.config).difference(&named(&config)) {
+            self.metrics.forget_job(peer, filter);
+        }
         (self.jobs, self.config) = (jobs, config);
         Ok(())
     }
@@ -375,6 +439,7 @@ impl Daemon {
         if ended.await.is_err() {
             tracing::warn!(jobs = self.running.len(), "did not end in time");
         }
+        self.notices.finish().await;
     }
 }
 

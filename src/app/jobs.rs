@@ -17,6 +17,9 @@ use crate::state::JobRow;
 pub(super) struct Entry {
     pub(super) spec: Arc<JobSpec>,
     pub(super) live: bool,
+    pub(super) own_refusals: bool,
+    /// The jobs whose place it took.
+    replaces: Vec<JobKey>,
     when: When,
     /// Seconds before the last complete run from which a side without negentropy is listed.
     overlap: u64,
@@ -44,9 +47,14 @@ impl Jobs {
             let entry = Entry {
                 spec: Arc::new(job.spec.clone()),
                 live: job.live,
+                own_refusals: job.own_refusals,
+                replaces: job.replaces.clone(),
                 when,
                 overlap: job.schedule.overlap.as_secs(),
-                last_complete: known.and_then(|known| known.last_complete),
+                last_complete: match known {
+                    Some(known) => known.last_complete,
+                    None => earliest(&job.replaces, |key| before.0.get(&key)?.last_complete),
+                },
                 state: known.map_or("idle", |known| known.state),
             };
             jobs.insert(key, entry);
@@ -71,7 +79,9 @@ impl Jobs {
                 when: entry.when.clone(),
                 peer: entry.spec.peer_url.clone(),
                 last_start: row.map(|row| row.last_attempt),
-                last_whole: row.and_then(|row| row.last_whole),
+                last_whole: row
+                    .and_then(|row| row.last_whole)
+                    .or_else(|| earliest(&entry.replaces, |key| rows.get(key.to_string().as_str())?.last_whole)),
             };
             (*key, plan)
         };
@@ -105,6 +115,11 @@ impl Jobs {
             entry.last_complete = Some(started);
         }
     }
+}
+
+/// The earliest time of these jobs; `None` where one of them has none, or there are none.
+fn earliest(jobs: &[JobKey], time: impl Fn(JobKey) -> Option<Timestamp>) -> Option<Timestamp> {
+    jobs.iter().map(|job| time(*job)).min().flatten()
 }
 
 fn read(when: &Configured) -> Result<When> {

@@ -22,12 +22,19 @@ pub(super) struct Memory {
     state: Option<State>,
     job: JobKey,
     max_parked: u64,
+    own_refusals: bool,
     complained: Arc<AtomicBool>,
 }
 
 impl Memory {
-    pub(super) fn new(state: Option<State>, spec: &JobSpec) -> Self {
-        Self { state, job: spec.key(), max_parked: spec.limits.parked_ids, complained: Arc::default() }
+    pub(super) fn new(state: Option<State>, spec: &JobSpec, own_refusals: bool) -> Self {
+        let (job, max_parked) = (spec.key(), spec.limits.parked_ids);
+        Self { state, job, max_parked, own_refusals, complained: Arc::default() }
+    }
+
+    /// Whether what the destination refuses says nothing beyond this job.
+    pub(super) const fn has_own_refusals(&self) -> bool {
+        self.own_refusals
     }
 
     /// Which of the ids are known not to be movable now.
@@ -50,7 +57,12 @@ impl Memory {
         let Some(state) = &self.state else { return };
         let mut by_scope: HashMap<String, Vec<_>> = HashMap::new();
         for (id, reason) in facts {
-            by_scope.entry(scope(reason, source, self.job)).or_default().push((id, reason));
+            let scope = if self.own_refusals && reason.may_change() {
+                self.job.to_string()
+            } else {
+                scope(reason, source, self.job)
+            };
+            by_scope.entry(scope).or_default().push((id, reason));
         }
         for (scope, facts) in by_scope {
             self.or_default(state.park(dst, &scope, facts, clock::now(), self.max_parked).await);

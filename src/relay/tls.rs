@@ -7,6 +7,8 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use super::dial;
+
 /// A file of certificates that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {what}: expected PEM certificates", path = .path.display())]
@@ -44,12 +46,19 @@ pub fn client_config(ca_file: Option<&PathBuf>) -> Result<Arc<rustls::ClientConf
     Ok(Arc::new(config))
 }
 
-/// A client for NIP-11 documents. It goes the way that the WebSocket goes, and no other.
-pub(super) fn http_client(tls: &Arc<rustls::ClientConfig>, proxy: Option<&url::Url>) -> reqwest::Client {
+/// A client for HTTP, such as for NIP-11 documents. It goes the way that the WebSocket goes, and no other: where
+/// that is held to public addresses, so are the names that it looks up, and it is not sent on.
+#[must_use]
+pub fn http_client(tls: &Arc<rustls::ClientConfig>, proxy: Option<&url::Url>, public_only: bool) -> reqwest::Client {
     let builder = reqwest::Client::builder()
         .tls_backend_preconfigured((**tls).clone())
         .user_agent(concat!("tieline/", env!("CARGO_PKG_VERSION")))
         .no_proxy();
+    let builder = if public_only && proxy.is_none() {
+        builder.dns_resolver(Arc::new(PublicOnly)).redirect(reqwest::redirect::Policy::none())
+    } else {
+        builder
+    };
     let proxy = proxy.and_then(|proxy| reqwest::Proxy::all(proxy.as_str()).ok());
     match proxy {
         Some(proxy) => builder.proxy(proxy),
@@ -58,6 +67,19 @@ pub(super) fn http_client(tls: &Arc<rustls::ClientConfig>, proxy: Option<&url::U
     .build()
     // The configuration above is one that rustls accepted already.
     .expect("a preconfigured TLS backend is accepted")
+}
+
+/// Looks names up, and knows no addresses but public ones.
+struct PublicOnly;
+
+impl reqwest::dns::Resolve for PublicOnly {
+    fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
+        Box::pin(async move {
+            // The client puts the port in.
+            let found = dial::resolve(name.as_str(), 0, true).await?;
+            Ok(Box::new(found.into_iter()) as reqwest::dns::Addrs)
+        })
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, rustls::pki_types::pem::Error> {

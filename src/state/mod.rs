@@ -187,6 +187,14 @@ impl State {
         self.ask(|reply| Command::SetJobState { key, state, next_run, reply }).await
     }
 
+    /// Forgets jobs that will not come back.
+    ///
+    /// # Errors
+    /// When the state cannot be written.
+    pub async fn forget_jobs(&self, keys: Vec<JobKey>) -> Result<(), StateError> {
+        self.ask(|reply| Command::ForgetJobs { keys, reply }).await
+    }
+
     /// Every job that ran here, by peer and filter; jobs that are no longer configured also,
     /// for a while.
     ///

@@ -55,6 +55,10 @@ pub enum Command {
         limit: u32,
         reply: Reply<Vec<ParkedRow>>,
     },
+    ForgetJobs {
+        keys: Vec<JobKey>,
+        reply: Reply<()>,
+    },
     MovedPerHour {
         since: Timestamp,
         reply: Reply<Vec<HourRow>>,
@@ -159,6 +163,7 @@ impl Worker {
             Command::ListParked { dst, now, limit, reply } => {
                 self.answer(reply, |db| parked::list(db, dst.as_deref(), now, limit));
             }
+            Command::ForgetJobs { keys, reply } => self.answer(reply, |db| jobs::forget(db, &keys)),
             Command::MovedPerHour { since, reply } => self.answer(reply, |db| jobs::moved_per_hour(db, since)),
             Command::Park { dst, scope, facts, now, max_per_dst, reply } => {
                 self.answer(reply, |db| parked::park(db, &dst, &scope, &facts, now, max_per_dst));
