@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::filters::{self, Item, Layer, MOST_VALUES};
-use super::index::{LeftOut, Repository, Wanted};
+use super::index::{Address, LeftOut, Repository, Wanted};
 use super::place::Place;
 use crate::nostr::{Filter, RelayUrl};
 
@@ -164,7 +164,7 @@ impl Targets {
         self.relays.retain(|url, _| chosen.contains_key(url));
         for (url, repositories) in chosen {
             let target = self.relays.entry(url).or_default();
-            let items = items(&repositories, &self.rules.bounds, &mut self.left_out);
+            let items = items(wanted, &repositories, &self.rules.bounds, &mut self.left_out);
             target.update(&items);
         }
     }
@@ -257,24 +257,31 @@ impl Targets {
     }
 }
 
-type Repositories<'w> = Vec<(&'w super::index::Address, &'w Repository)>;
+type Repositories<'w> = Vec<(&'w Address, &'w Repository)>;
 
-/// What is to be asked of a relay for these repositories.
+/// What is to be asked of a relay that is named by these repositories. Every relay is asked for
+/// the states and people of all that is wanted: its first layer has brought them already, perhaps
+/// before the local relay knew what they belong to.
 fn items(
-    repositories: &[(&super::index::Address, &Repository)],
+    wanted: &Wanted,
+    repositories: &[(&Address, &Repository)],
     bounds: &Bounds,
     left: &mut LeftOut,
 ) -> BTreeSet<Item> {
     let mut items = BTreeSet::new();
     let (mut people, mut roots) = (BTreeSet::new(), BTreeSet::new());
-    left.repositories += repositories.len().saturating_sub(bounds.repositories);
+    left.repositories += wanted.repositories.len().saturating_sub(bounds.repositories);
     for (address, repository) in repositories.iter().take(bounds.repositories) {
         items.insert(Item::Repository((*address).clone()));
-        for person in &repository.people {
-            items.insert(Item::State(address.identifier.clone(), *person));
-            people.insert(*person);
-        }
         roots.extend(repository.roots.iter());
+    }
+    let people_of = |(address, repository): (&'_ Address, &'_ Repository)| {
+        let states = repository.people.iter().map(|person| (address.identifier.clone(), *person));
+        states.collect::<Vec<_>>()
+    };
+    for (identifier, person) in wanted.repositories.iter().take(bounds.repositories).flat_map(people_of) {
+        items.insert(Item::State(identifier, person));
+        people.insert(person);
     }
     left.roots += roots.len().saturating_sub(bounds.roots);
     for (root, author) in roots.into_iter().take(bounds.roots) {

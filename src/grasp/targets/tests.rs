@@ -218,7 +218,7 @@ proptest! {
             for (relay, target) in &targets.relays {
                 let of_relay: Vec<_> = wanted.repositories.iter()
                     .filter(|(_, r)| *relay == url(0) || r.relays.contains(relay)).collect();
-                let want = items(&of_relay, &targets.rules.bounds, &mut LeftOut::default());
+                let want = items(&wanted, &of_relay, &targets.rules.bounds, &mut LeftOut::default());
                 let asked: Vec<&Item> = target.chunks.values().flat_map(|chunk| &chunk.items).collect();
                 prop_assert_eq!(asked.len(), want.len(), "each once");
                 prop_assert_eq!(asked.into_iter().cloned().collect::<BTreeSet<_>>(), want);
@@ -234,7 +234,7 @@ proptest! {
                         prop_assert!(chunk.items.is_subset(&before), "nothing new is confirmed");
                     }
                 }
-                prop_assert!(target.new_work(&before.intersection(&items(&of_relay, &targets.rules.bounds, &mut LeftOut::default())).cloned().collect()).is_empty());
+                prop_assert!(target.new_work(&before.intersection(&items(&wanted, &of_relay, &targets.rules.bounds, &mut LeftOut::default())).cloned().collect()).is_empty());
             }
             if confirms {
                 confirm_all(&mut targets);

@@ -57,7 +57,8 @@ async fn holds(cli: &Cli, relay: &ModelRelay, wanted: &BTreeSet<String>, within:
             return started.elapsed();
         }
         let (missing, extra) = (wanted.difference(&held).count(), held.difference(wanted).count());
-        assert!(started.elapsed() < within, "{missing} missing, {extra} too many; the log: {}", keep(cli));
+        let first: Vec<_> = wanted.symmetric_difference(&held).take(5).collect();
+        assert!(started.elapsed() < within, "{missing} missing, {extra} too many: {first:?}; the log: {}", keep(cli));
         sleep(Duration::from_millis(100)).await;
     }
 }
