@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -197,6 +198,21 @@ impl JobKey {
     }
 }
 
+/// Not the key of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected 32 hex digits")]
+pub struct JobKeyError;
+
+impl FromStr for JobKey {
+    type Err = JobKeyError;
+
+    fn from_str(text: &str) -> Result<Self, JobKeyError> {
+        let mut bytes = [0; 16];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| JobKeyError)?;
+        Ok(Self(bytes))
+    }
+}
+
 impl JobSpec {
     /// Its key. Names, limits and the strategy may change without its being another job, and a
     /// relative time counts as it was written: the key is the same at every start.
@@ -286,6 +302,13 @@ mod tests {
         assert_eq!(today.key(), tomorrow.key());
         assert_ne!(today.key(), job(r#"{"since":50}"#, RelativeTime::default()).key());
         assert_ne!(today.key(), job(r#"{"since":50}"#, RelativeTime { since: Some(40), until: None }).key());
+    }
+
+    #[test]
+    fn a_key_is_read_as_it_is_written() {
+        let key = job(r#"{"kinds":[1]}"#, RelativeTime::default()).key();
+        assert_eq!(key.to_string().parse(), Ok(key));
+        assert_eq!("abc".parse::<JobKey>(), Err(JobKeyError));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::jobs::{Entry, Jobs};
 use super::notices::Notices;
 use crate::clock;
 use crate::config::Config;
+use crate::grasp;
 use crate::health::{Connections, Health, Patience, Status};
 use crate::job::{Job, RunOptions};
 use crate::job_spec::JobKey;
@@ -263,8 +264,8 @@ impl Daemon {
         let whole = report.scope.is_none() && matches!(report.outcome, Ending::Converged | Ending::Partial);
         self.scheduler.ended(job, whole, now, fastrand::f64());
         let Some(entry) = self.jobs.get(job) else {
-            if report.filter.starts_with(crate::grasp::JOBS) {
-                self.forget(vec![job]).await;
+            if report.filter.starts_with(grasp::JOBS) && self.discovery.is_complete() {
+                self.forget_gone().await;
             }
             return;
         };
@@ -324,24 +325,29 @@ impl Daemon {
     /// Takes over what discovery has found since.
     async fn follow_discovery(&mut self) {
         let config = self.discovery.effective();
-        let before: Vec<JobKey> = self.jobs.iter().map(|(job, _)| job).collect();
         match self.take_over(config) {
             Ok(()) => {
                 self.watch();
                 self.plan().await;
-                // Filters come and go with what is discovered: `status` shows those there are.
-                let gone = before.into_iter().filter(|job| self.jobs.get(*job).is_none()).collect();
-                self.forget(gone).await;
+                if self.discovery.is_complete() {
+                    self.forget_gone().await;
+                }
             }
             Err(error) => tracing::error!(error = format!("{error:#}"), "what was discovered cannot be followed"),
         }
     }
 
-    /// Forgets jobs that discovery no longer wants.
-    async fn forget(&self, jobs: Vec<JobKey>) {
-        if let Some(state) = self.state.as_ref().filter(|_| !jobs.is_empty())
-            && let Err(error) = state.forget_jobs(jobs).await
-        {
+    /// Forgets the jobs that discovery no longer wants, this process's and its predecessors':
+    /// filters come and go, and `status` shows those there are.
+    async fn forget_gone(&self) {
+        let Some(state) = &self.state else { return };
+        let forgotten = async {
+            let rows = state.job_rows().await?;
+            let gone = rows.into_iter().filter(|row| row.filter.starts_with(grasp::JOBS));
+            let gone = gone.filter_map(|row| row.key.parse().ok()).filter(|job| self.jobs.get(*job).is_none());
+            state.forget_jobs(gone.collect()).await
+        };
+        if let Err(error) = forgotten.await {
             tracing::warn!(%error, "the state is behind");
         }
     }

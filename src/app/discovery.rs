@@ -84,6 +84,11 @@ impl Discovery {
         }
     }
 
+    /// Whether all that the local relay holds is known.
+    pub(super) fn is_complete(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.found.borrow().complete)
+    }
+
     /// A new file, with what was found so far if that is still to be followed.
     pub(super) fn effective_with(&self, configured: &Config) -> Config {
         match &self.running {
@@ -185,7 +190,7 @@ mod tests {
             replaces: Vec::new(),
             own_refusals: true,
         };
-        Discovered { peers: hosts.iter().map(peer).collect(), jobs: hosts.iter().map(job).collect() }
+        Discovered { peers: hosts.iter().map(peer).collect(), jobs: hosts.iter().map(job).collect(), complete: true }
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct Discovered {
     pub peers: Vec<RelaySettings>,
     /// One per filter, pulled and live.
     pub jobs: Vec<Job>,
+    /// Whether all that the local relay holds went into it; before that, only what is new.
+    pub complete: bool,
 }
 
 /// One filter of one relay, by its job's key.
@@ -70,6 +72,7 @@ pub struct Discovery {
     looked_at: BTreeSet<RelayUrl>,
     /// Whether the relays may be others than when they were last looked at.
     published: bool,
+    complete: bool,
     found: watch::Sender<Discovered>,
     metrics: Arc<Metrics>,
     said: Said,
@@ -109,6 +112,7 @@ impl Discovery {
             filters: HashMap::new(),
             looked_at: BTreeSet::new(),
             published: false,
+            complete: false,
             settings,
             local_url,
             found,
@@ -143,6 +147,7 @@ impl Discovery {
                             self.index = next;
                         }
                         closes = None;
+                        self.complete = true;
                         self.publish();
                     }
                     Heard::News(event) => {
@@ -174,7 +179,7 @@ impl Discovery {
         self.published = true;
         let wanted = self.index.wanted();
         self.targets.update(&wanted);
-        let mut discovered = Discovered::default();
+        let mut discovered = Discovered { complete: self.complete, ..Discovered::default() };
         let mut filters = Filters::new();
         for url in self.targets.relays() {
             let peer = self.peer(url);
@@ -189,7 +194,8 @@ impl Discovery {
         self.filters = filters;
         self.say(&wanted);
         self.found.send_if_modified(|before| {
-            let changed = before.peers != discovered.peers || shape(before) != shape(&discovered);
+            let changed = (before.complete, &before.peers) != (discovered.complete, &discovered.peers)
+                || shape(before) != shape(&discovered);
             if changed {
                 tracing::info!(
                     repositories = wanted.repositories.len(),

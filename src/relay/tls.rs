@@ -85,3 +85,23 @@ impl reqwest::dns::Resolve for PublicOnly {
 fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, rustls::pki_types::pem::Error> {
     CertificateDer::pem_file_iter(path)?.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_is_no_way_around_public_addresses() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
+        let tls = client_config(None).unwrap();
+        http_client(&tls, None, true).get(&url).send().await.unwrap_err();
+        let accepted = tokio::time::timeout(std::time::Duration::from_millis(100), listener.accept());
+        assert!(accepted.await.is_err(), "nothing was dialled");
+        let sent = tokio::spawn(http_client(&tls, None, false).get(&url).send());
+        listener.accept().await.unwrap();
+        sent.abort();
+    }
+}

@@ -65,7 +65,8 @@ async fn holds(cli: &Cli, relay: &ModelRelay, wanted: &BTreeSet<String>, within:
 
 /// Puts the log where it can be read after the test.
 fn keep(cli: &Cli) -> String {
-    let path = std::env::temp_dir().join(format!("tieline-grasp-{}.log", std::process::id()));
+    let name = cli.directory().file_name().unwrap().to_string_lossy();
+    let path = std::env::temp_dir().join(format!("tieline-grasp{name}.log"));
     std::fs::write(&path, cli.log()).unwrap();
     path.display().to_string()
 }
