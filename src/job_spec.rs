@@ -145,6 +145,20 @@ impl Default for Limits {
     }
 }
 
+/// Which jobs do not offer an event again that the destination refused, where it might take it at
+/// another time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refusals {
+    /// None does.
+    #[default]
+    HoldForAll,
+    /// Those of this name: they find the same events at other relays, and others find them when
+    /// the destination holds what they refer to.
+    HoldFor(&'static str),
+    /// The one that was refused.
+    HoldForOne,
+}
+
 /// The times of a filter that were written relative to the present, in seconds before it. The
 /// filter itself holds what they came to when it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -228,7 +228,7 @@ impl Daemon {
         };
         let options = RunOptions {
             listed_since: self.jobs.listed_since(job, whole),
-            own_refusals: entry.own_refusals,
+            refusals: entry.refusals,
             ..RunOptions::default()
         };
         let (mut run, _) = Job::new((*entry.spec).clone(), &local, &peer, self.state.clone(), options);
@@ -354,6 +354,10 @@ impl Daemon {
 
     fn take_over(&mut self, config: Config) -> Result<()> {
         let jobs = Jobs::read(&config.jobs, &self.jobs)?;
+        if let Some(notify) = &config.notify {
+            // Before anything is changed.
+            notify.token().context("notify.token_file")?;
+        }
         self.relays.update(&self.config, &config).context("the relays")?;
         self.live_relays.update(&self.config, &config).context("the relays")?;
         self.notices.update(config.notify.as_ref(), &self.metrics)?;

@@ -154,7 +154,7 @@ fn merge(configured: &Config, found: &Discovered) -> Config {
 mod tests {
     use super::*;
     use crate::config::{Job, Retry, Schedule, When};
-    use crate::job_spec::{Direction, JobSpec, Limits, RelativeTime, StrategyChoice};
+    use crate::job_spec::{Direction, JobSpec, Limits, Refusals, RelativeTime, StrategyChoice};
     use crate::nostr::Filter;
 
     const FILE: &str = "local: {url: 'ws://127.0.0.1:7777'}\n\
@@ -188,7 +188,7 @@ mod tests {
             schedule: Schedule { when: When::Manual, overlap: std::time::Duration::ZERO },
             live: true,
             replaces: Vec::new(),
-            own_refusals: true,
+            refusals: Refusals::HoldForOne,
         };
         Discovered { peers: hosts.iter().map(peer).collect(), jobs: hosts.iter().map(job).collect(), complete: true }
     }

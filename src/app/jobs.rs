@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 
 use crate::config::{self, When as Configured};
-use crate::job_spec::{JobKey, JobSpec};
+use crate::job_spec::{JobKey, JobSpec, Refusals};
 use crate::nostr::Timestamp;
 use crate::outcome::Ending;
 use crate::schedule::{Plan, When};
@@ -17,7 +17,7 @@ use crate::state::JobRow;
 pub(super) struct Entry {
     pub(super) spec: Arc<JobSpec>,
     pub(super) live: bool,
-    pub(super) own_refusals: bool,
+    pub(super) refusals: Refusals,
     /// The jobs whose place it took.
     replaces: Vec<JobKey>,
     when: When,
@@ -47,7 +47,7 @@ impl Jobs {
             let entry = Entry {
                 spec: Arc::new(job.spec.clone()),
                 live: job.live,
-                own_refusals: job.own_refusals,
+                refusals: job.refusals,
                 replaces: job.replaces.clone(),
                 when,
                 overlap: job.schedule.overlap.as_secs(),

@@ -12,7 +12,7 @@ use crate::notify::{Notifier, Outbox};
 use crate::relay::{client_config, http_client};
 
 /// How long what waits may take to be posted when the process ends.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_millis(900);
 
 /// Notices, if wanted.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::job_spec::{Direction, JobKey, JobSpec, Limits, RelativeTime, StrategyChoice};
+use crate::job_spec::{Direction, JobKey, JobSpec, Limits, Refusals, RelativeTime, StrategyChoice};
 use crate::nostr::{Filter, Timestamp};
 
 use super::file::{self, FilterEntry};
@@ -22,9 +22,9 @@ pub struct Job {
     pub live: bool,
     /// Jobs that, together, covered at least as much before it: what they have completed, it has.
     pub replaces: Vec<JobKey>,
-    /// Whether what the destination refuses by its policy is refused to this job alone. Where the
-    /// policy asks for what the destination holds already, a job that comes later may be luckier.
-    pub own_refusals: bool,
+    /// Whom a refusal of the destination tells something. Where its policy asks for what it holds
+    /// already, a job that comes later may be luckier.
+    pub refusals: Refusals,
 }
 
 /// What one place of the file says about how jobs are done.
@@ -148,7 +148,7 @@ pub(super) fn read(
             schedule: options.schedule.settings(),
             live: options.live.unwrap_or_default(),
             replaces: Vec::new(),
-            own_refusals: false,
+            refusals: Refusals::default(),
             spec: JobSpec {
                 peer: peer.name.clone(),
                 name,

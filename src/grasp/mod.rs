@@ -27,7 +27,7 @@ use self::listener::{Heard, Listener};
 use self::place::Place;
 use self::targets::{Bounds, Rules, Subscription, Targets};
 use crate::config::{GraspSettings, Job, RelaySettings, Retry, Schedule, When};
-use crate::job_spec::{Direction, JobKey, JobSpec, Limits, RelativeTime, StrategyChoice};
+use crate::job_spec::{Direction, JobKey, JobSpec, Limits, Refusals, RelativeTime, StrategyChoice};
 use crate::metrics::Metrics;
 use crate::nostr::RelayUrl;
 use crate::relay::{Relay, is_same_listener};
@@ -71,7 +71,7 @@ pub struct Discovery {
     /// Relays of which was asked whether they are our own.
     looked_at: BTreeSet<RelayUrl>,
     /// Whether the relays may be others than when they were last looked at.
-    published: bool,
+    to_look: bool,
     complete: bool,
     found: watch::Sender<Discovered>,
     metrics: Arc<Metrics>,
@@ -111,7 +111,7 @@ impl Discovery {
             targets,
             filters: HashMap::new(),
             looked_at: BTreeSet::new(),
-            published: false,
+            to_look: false,
             complete: false,
             settings,
             local_url,
@@ -127,12 +127,12 @@ impl Discovery {
         let (heard_by_us, mut heard) = mpsc::channel(HEARD_QUEUE);
         let listening = Listener::new(local.link(), heard_by_us).run();
         tokio::pin!(listening);
-        self.publish();
+        self = self.published().await;
         let mut looks = FuturesUnordered::new();
         // When the batch closes that is open: it is not put off by what comes later.
         let mut closes: Option<Instant> = None;
         loop {
-            if std::mem::take(&mut self.published) {
+            if std::mem::take(&mut self.to_look) {
                 looks.extend(self.unknown().into_iter().map(|relay| look(self.local_url.clone(), relay)));
             }
             tokio::select! {
@@ -148,7 +148,7 @@ impl Discovery {
                         }
                         closes = None;
                         self.complete = true;
-                        self.publish();
+                        self = self.published().await;
                     }
                     Heard::News(event) => {
                         self.index.fold(&event);
@@ -164,19 +164,32 @@ impl Discovery {
                 Some((relay, is_ours)) = looks.next(), if !looks.is_empty() => if is_ours {
                     tracing::info!(%relay, "leads to our own relay");
                     self.targets.is_own(&relay);
-                    self.publish();
+                    self = self.published().await;
                 },
                 () = at(closes) => {
                     closes = None;
-                    self.publish();
+                    self = self.published().await;
                 }
             }
         }
     }
 
-    /// Works out what is to be followed now, and hands it on where it has changed.
+    /// Works out what is to be followed now, and hands it on where it has changed. For thousands of
+    /// filters that takes a good part of a second, so it is done where nothing waits for it.
+    async fn published(mut self) -> Self {
+        let worked_out = tokio::task::spawn_blocking(move || {
+            self.publish();
+            self
+        });
+        match worked_out.await {
+            Ok(this) => this,
+            // It is not cancelled: there was a fault, which ends this task as it would have here.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
     fn publish(&mut self) {
-        self.published = true;
+        self.to_look = true;
         let wanted = self.index.wanted();
         self.targets.update(&wanted);
         let mut discovered = Discovered { complete: self.complete, ..Discovered::default() };
@@ -254,7 +267,11 @@ impl Discovery {
             spec: spec(filter),
             schedule: Schedule { when: When::Every(PROOF), overlap: OVERLAP },
             live: true,
-            own_refusals: true,
+            refusals: match layer {
+                // Most announcements are refused, whatever relay they are found at.
+                Layer::Announcements => Refusals::HoldFor("grasp/announcements"),
+                _ => Refusals::HoldForOne,
+            },
         }
     }
 

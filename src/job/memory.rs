@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::clock;
-use crate::job_spec::{JobKey, JobSpec};
+use crate::job_spec::{JobKey, JobSpec, Refusals};
 use crate::nostr::{EventId, NegRefusal, RelayUrl};
 use crate::outcome::{ParkReason, Report};
 use crate::state::{Capability, State, StateError, scope};
@@ -22,25 +22,34 @@ pub(super) struct Memory {
     state: Option<State>,
     job: JobKey,
     max_parked: u64,
-    own_refusals: bool,
+    refusals: Refusals,
     complained: Arc<AtomicBool>,
 }
 
 impl Memory {
-    pub(super) fn new(state: Option<State>, spec: &JobSpec, own_refusals: bool) -> Self {
+    pub(super) fn new(state: Option<State>, spec: &JobSpec, refusals: Refusals) -> Self {
         let (job, max_parked) = (spec.key(), spec.limits.parked_ids);
-        Self { state, job, max_parked, own_refusals, complained: Arc::default() }
+        Self { state, job, max_parked, refusals, complained: Arc::default() }
     }
 
-    /// Whether what the destination refuses says nothing beyond this job.
-    pub(super) const fn has_own_refusals(&self) -> bool {
-        self.own_refusals
+    /// Whether most of what is found may not be for the destination.
+    pub(super) fn expects_refusals(&self) -> bool {
+        self.refusals != Refusals::HoldForAll
+    }
+
+    /// Where a refusal holds that might be none at another time.
+    fn refused_for(&self) -> String {
+        match self.refusals {
+            Refusals::HoldForAll => String::new(),
+            Refusals::HoldFor(name) => name.to_owned(),
+            Refusals::HoldForOne => self.job.to_string(),
+        }
     }
 
     /// Which of the ids are known not to be movable now.
     pub(super) async fn parked(&self, source: &RelayUrl, dst: &RelayUrl, ids: Vec<EventId>) -> HashSet<EventId> {
         let Some(state) = &self.state else { return HashSet::new() };
-        let scopes = [source.to_string(), self.job.to_string()];
+        let scopes = [source.to_string(), self.job.to_string(), self.refused_for()];
         self.or_default(state.parked(dst, &scopes, ids, clock::now()).await)
     }
 
@@ -57,11 +66,7 @@ impl Memory {
         let Some(state) = &self.state else { return };
         let mut by_scope: HashMap<String, Vec<_>> = HashMap::new();
         for (id, reason) in facts {
-            let scope = if self.own_refusals && reason.may_change() {
-                self.job.to_string()
-            } else {
-                scope(reason, source, self.job)
-            };
+            let scope = if reason.may_change() { self.refused_for() } else { scope(reason, source, self.job) };
             by_scope.entry(scope).or_default().push((id, reason));
         }
         for (scope, facts) in by_scope {

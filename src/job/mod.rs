@@ -29,7 +29,7 @@ use self::error::JobError;
 use self::memory::Memory;
 use self::mover::{Mover, Tell};
 use crate::clock;
-use crate::job_spec::{JobSpec, Side};
+use crate::job_spec::{JobSpec, Refusals, Side};
 use crate::nostr::{EventId, Filter, Timestamp, kind};
 use crate::outcome::{BySide, Ending, Gap, Ids, Report, Scope, Stored};
 use crate::reconcile::{Reconciliation, Setup};
@@ -61,8 +61,8 @@ pub struct RunOptions {
     pub listed_since: Option<Timestamp>,
     /// Fill a peer that lists nothing at all, however much there is.
     pub allow_empty: bool,
-    /// What the destination refuses by its policy is remembered for this job alone.
-    pub own_refusals: bool,
+    /// Whom a refusal of the destination tells something.
+    pub refusals: Refusals,
     /// The longest pause after a pass that was cut off; every further one doubles it.
     pub retry_pause: Duration,
 }
@@ -74,7 +74,7 @@ impl Default for RunOptions {
             ids: false,
             listed_since: None,
             allow_empty: false,
-            own_refusals: false,
+            refusals: Refusals::default(),
             retry_pause: Duration::from_secs(2),
         }
     }
@@ -122,7 +122,7 @@ impl Job {
     ) -> (Self, watch::Receiver<Progress>) {
         let spec = Arc::new(spec);
         let (progress, view) = watch::channel(Progress::default());
-        let memory = Memory::new(state, &spec, options.own_refusals);
+        let memory = Memory::new(state, &spec, options.refusals);
         let links = BySide { local: local.link(), peer: peer.link() };
         let mover = |holder| {
             let wanted = spec.direction.moves_from(holder) && !options.dry_run;

@@ -133,7 +133,7 @@ impl Mover {
     ) -> Result<(), RelayError> {
         let (source, destination) = (self.source.relay().info().await, self.destination.relay().info().await);
         // Where most of what is found is not for the destination, a row of refusals says nothing.
-        let refusals_in_a_row = if self.memory.has_own_refusals() { u32::MAX } else { transfer::REFUSALS_IN_A_ROW };
+        let refusals_in_a_row = if self.memory.expects_refusals() { u32::MAX } else { transfer::REFUSALS_IN_A_ROW };
         let mut transfer = Transfer::new(TransferLimits {
             batch: source.ids_per_request(),
             fetches_in_flight: self.spec.limits.fetches_in_flight.min(source.subscriptions(None)),

@@ -242,3 +242,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+#[ignore = "a measurement"]
+fn measure_a_large_picture() {
+    let relays: Vec<RelayUrl> = (0..30).map(url).collect();
+    let list: Vec<(u16, &[RelayUrl], u32)> = (0..2000).map(|n| (n, &relays[usize::from(n % 25)..][..5], 20)).collect();
+    let mut targets = Targets::new(Rules { bounds: Bounds::with_relays(100), ..rules(&[0, 1]) });
+    for _ in 0..3 {
+        let wanted = wanted(&list);
+        #[allow(clippy::disallowed_methods)]
+        let start = std::time::Instant::now();
+        targets.update(&wanted);
+        let update = start.elapsed();
+        let count: usize = targets.relays().map(|url| targets.subscriptions(url).len()).sum();
+        println!("update {update:?}, all {:?}, {count} filters", start.elapsed());
+    }
+}

@@ -162,23 +162,29 @@ async fn everything_that_is_accepted_arrives_and_then_what_is_new() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chaos_makes_no_difference_in_the_end() {
     let (local, remote) = (grasp_relay().await, relays().await);
-    let world = spread(local.url(), remote.each_ref().map(ModelRelay::url), 9, 6);
-    for (relay, events) in remote.iter().zip(&world.0) {
-        relay.fill(events);
-    }
+    let world = spread(local.url(), remote.each_ref().map(ModelRelay::url), 18, 6);
     let wanted = accepted(local.url(), world.all());
+    for relay in &remote {
+        relay.change(|quirks| quirks.delay = Duration::from_millis(20));
+    }
     let (cli, running) = start(&config(&local, &[&remote[0]], ", allow_private: true"));
-    for _ in 0..12 {
-        sleep(Duration::from_millis(fastrand::u64(200..1500))).await;
-        let all = [&local, &remote[0], &remote[1], &remote[2]];
-        let relay = all[fastrand::usize(..4)];
+    // A twentieth of it appears in each round, in no order, while one relay or other is away.
+    let mut left: Vec<(usize, &Event)> =
+        world.0.iter().enumerate().flat_map(|(at, events)| events.iter().map(move |event| (at, event))).collect();
+    fastrand::shuffle(&mut left);
+    for round in left.chunks(left.len().div_ceil(20)) {
+        let relay = [&local, &remote[0], &remote[1], &remote[2]][fastrand::usize(..4)];
         relay.stop();
-        sleep(Duration::from_millis(fastrand::u64(50..1500))).await;
+        for (at, event) in round {
+            remote[*at].fill(std::slice::from_ref(event));
+        }
+        sleep(Duration::from_millis(fastrand::u64(50..800))).await;
         relay.start_again().await;
+        sleep(Duration::from_millis(fastrand::u64(100..600))).await;
     }
     // Waits have grown meanwhile: a minute for a stream, and as long for what it finds out.
     let took = holds(&cli, &local, &wanted, Duration::from_secs(240)).await;
     println!("{} events {took:?} after the last restart", wanted.len());
-    assert_eq!(local.ids(&json!({"kinds": [1621]})).len(), 9 * 2, "the world is as it was meant");
+    assert_eq!(local.ids(&json!({"kinds": [1621]})).len(), 18 * 2, "the world is as it was meant");
     stop(&cli, running).await;
 }
