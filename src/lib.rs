@@ -30,6 +30,7 @@
 //!
 //! Vocabulary:
 //! - [`config`]: the config file, as written and as meant.
+//! - [`job_state`]: how a job is doing, in the words of `status`.
 //! - [`job_spec`]: what a job is.
 //! - [`outcome`]: one outcome per id, and the report that adds up.
 //! - [`nostr`]: event, filter, relay message, reason, URL.
@@ -43,6 +44,7 @@ pub mod health;
 pub mod http;
 pub mod job;
 pub mod job_spec;
+pub mod job_state;
 pub mod live;
 pub mod metrics;
 pub mod nostr;

@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use crate::health::{Connections, Status};
 use crate::job_spec::Side;
 use crate::nostr::Timestamp;
-use crate::outcome::{Moved, Report};
+use crate::outcome::{Moved, Outcome, Report};
 
 /// Seconds: a stream on loopback takes milliseconds, a relay far away most of a second.
 pub const LAGS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
@@ -245,15 +245,21 @@ impl Metrics {
     }
 
     /// A stream has passed an event on.
-    pub fn passed(&self, peer: &str, from: Side, taken: bool, lag: Duration) {
+    pub fn passed(&self, peer: &str, from: Side, outcome: Outcome, lag: Duration) {
         let direction = if from == Side::Peer { "down" } else { "up" };
-        let outcome = if taken { "stored" } else { "refused" };
+        let is_stored = outcome == Outcome::Stored;
+        let outcome = match outcome {
+            Outcome::Stored => "stored",
+            Outcome::Duplicate => "duplicate",
+            Outcome::Failed => "failed",
+            _ => "refused",
+        };
         self.events.get_or_create(&EventLabel { peer: peer.to_owned(), direction, outcome }).inc();
         let lag = lag.as_secs_f64();
         self.lag.get_or_create(&PeerLabel { peer: peer.to_owned() }).observe(lag);
         let bucket = LAGS.iter().position(|&most| lag <= most).unwrap_or(LAGS.len());
         self.live.lags[bucket].fetch_add(1, Ordering::Relaxed);
-        if taken {
+        if is_stored {
             self.synced.get_or_create(&PeerLabel { peer: peer.to_owned() }).inc();
             let moved = if from == Side::Peer { &self.live.down } else { &self.live.up };
             moved.fetch_add(1, Ordering::Relaxed);
@@ -404,10 +410,14 @@ mod tests {
     #[test]
     fn a_lag_counts_in_one_place() {
         let metrics = Metrics::new();
-        for (from, taken, millis) in
-            [(Side::Peer, true, 5), (Side::Peer, false, 6), (Side::Local, true, 700), (Side::Local, true, 9000)]
-        {
-            metrics.passed("p", from, taken, Duration::from_millis(millis));
+        let refused = Outcome::Refused(crate::nostr::Prefix::Blocked);
+        for (from, outcome, millis) in [
+            (Side::Peer, Outcome::Stored, 5),
+            (Side::Peer, refused, 6),
+            (Side::Local, Outcome::Stored, 700),
+            (Side::Local, Outcome::Stored, 9000),
+        ] {
+            metrics.passed("p", from, outcome, Duration::from_millis(millis));
         }
         assert_eq!(metrics.live(), LiveTotals { down: 1, up: 2, lags: [1, 1, 0, 0, 0, 0, 0, 1, 0, 1] });
     }

@@ -16,18 +16,20 @@ use super::Relays;
 use super::discovery::Discovery;
 use super::jobs::{Entry, Jobs};
 use super::notices::Notices;
+use super::presence::{Change, Presence};
 use crate::clock;
 use crate::config::Config;
 use crate::grasp;
 use crate::health::{Connections, Health, Patience, Status};
 use crate::job::{Job, RunOptions};
-use crate::job_spec::JobKey;
-use crate::live::{Live, LiveReport, Seen};
+use crate::job_spec::{JobKey, Side};
+use crate::job_state::JobState;
+use crate::live::{LiveReport, Seen, Streams};
 use crate::metrics::Metrics;
 use crate::nostr::{RelayUrl, Timestamp};
 use crate::outcome::{Ending, Report};
 use crate::schedule::{Bounds, Scheduler, Start};
-use crate::state::{JobLock, LockError, State};
+use crate::state::{DaemonLock, JobLock, LockError, State};
 
 /// How often relays are looked at when nothing else happens, and the longest that a clock which
 /// jumped goes unnoticed.
@@ -49,6 +51,8 @@ pub struct Signals {
     pub reload: mpsc::Receiver<Config>,
     /// Time to end.
     pub stop: CancellationToken,
+    /// Told again and again that the daemon goes on, every second or so.
+    pub beat: watch::Sender<()>,
 }
 
 /// What is known of one relay.
@@ -58,6 +62,8 @@ struct Watched {
     patience: Patience,
     view: watch::Receiver<Connections>,
     seen: Connections,
+    /// Of its streams.
+    presence: Presence,
 }
 
 /// A run that has ended.
@@ -78,17 +84,18 @@ pub struct Daemon {
     live_relays: Relays,
     state: Option<State>,
     state_dir: PathBuf,
+    /// What tells others that a daemon runs.
+    _alive: Option<DaemonLock>,
     jobs: Jobs,
     scheduler: Scheduler,
     watched: HashMap<RelayUrl, Watched>,
     running: JoinSet<Ended>,
     /// Whose each task is: one that ends in a fault cannot say so.
     tasks: HashMap<task::Id, JobKey>,
-    /// What ends a job's streams, and what they and its runs have passed on.
-    streams: HashMap<JobKey, (CancellationToken, Seen)>,
-    live_reports: (mpsc::UnboundedSender<LiveReport>, mpsc::UnboundedReceiver<LiveReport>),
+    streams: Streams,
+    live_reports: mpsc::UnboundedReceiver<LiveReport>,
     metrics: Arc<Metrics>,
-    /// Ends the jobs under way, and the streams.
+    /// Ends the jobs under way.
     stop: CancellationToken,
 }
 
@@ -96,8 +103,11 @@ impl Daemon {
     /// Puts it together. Nothing is dialled yet.
     ///
     /// # Errors
-    /// When a key, a certificate file or a schedule cannot be used.
+    /// When a schedule cannot be used.
     pub fn build(config: Config, state: Option<State>, state_dir: PathBuf, metrics: Arc<Metrics>) -> Result<Self> {
+        let (reports, live_reports) = mpsc::unbounded_channel();
+        let alive = DaemonLock::take(&state_dir)
+            .inspect_err(|error| tracing::warn!(%error, "`tieline status` will say that no daemon runs"));
         let stop = CancellationToken::new();
         let mut discovery = Discovery::new(config.clone(), metrics.clone(), stop.clone());
         discovery.start()?;
@@ -106,18 +116,19 @@ impl Daemon {
         let mut daemon = Self {
             discovery,
             notices,
-            relays: Relays::of(&config)?,
-            live_relays: Relays::for_streams(&config)?,
+            relays: Relays::of(&config),
+            live_relays: Relays::for_streams(&config),
             jobs: Jobs::read(&config.jobs, &Jobs::default())?,
             config,
             state,
             state_dir,
+            _alive: alive.ok(),
             scheduler: Scheduler::new(Bounds::default()),
             watched: HashMap::new(),
             running: JoinSet::new(),
             tasks: HashMap::new(),
-            streams: HashMap::new(),
-            live_reports: mpsc::unbounded_channel(),
+            streams: Streams::new(reports),
+            live_reports,
             metrics,
             stop,
         };
@@ -131,10 +142,11 @@ impl Daemon {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
+            signals.beat.send_replace(());
             tokio::select! {
                 // A stream passes on hundreds of events a second: only what changes what is due
                 // goes on below.
-                Some(report) = self.live_reports.1.recv() => if !self.heard(report) {
+                Some(report) = self.live_reports.recv() => if !self.heard(report) {
                     continue;
                 },
                 Some(ended) = self.running.join_next_with_id() => match ended {
@@ -145,8 +157,9 @@ impl Daemon {
                     Err(error) => {
                         tracing::error!(%error, "a job's task ended in a fault: please report it");
                         if let Some(job) = self.tasks.remove(&error.id()) {
-                            self.jobs.set_state(job, "failed");
-                            self.scheduler.ended(job, false, clock::now(), fastrand::f64());
+                            let now = clock::now();
+                            self.jobs.ended(job, Ending::Failed, now, false);
+                            self.scheduler.ended(job, false, now, fastrand::f64());
                         }
                     }
                 },
@@ -157,6 +170,7 @@ impl Daemon {
             }
             self.look_at_relays();
             self.start_due();
+            self.note(false).await;
         }
         self.drain().await;
     }
@@ -167,32 +181,12 @@ impl Daemon {
             Some(state) => state.job_rows().await.unwrap_or_default(),
             None => Vec::new(),
         };
+        self.jobs.remember(&rows);
         self.scheduler.set(self.jobs.plans(&rows), clock::now(), fastrand::f64);
-        self.streams.retain(|job, (stop, _)| {
-            let stays = self.jobs.get(*job).is_some_and(|entry| entry.live);
-            if !stays {
-                stop.cancel();
-            }
-            stays
-        });
-        let live = self.jobs.iter().filter(|(_, entry)| entry.live).count();
-        if live > super::relays::STREAMS {
-            tracing::warn!(
-                live,
-                most = super::relays::STREAMS,
-                "too many live jobs: the last of them go by schedule alone"
-            );
-        }
-        for (job, entry) in self.jobs.iter().filter(|(_, entry)| entry.live) {
-            if self.streams.contains_key(&job) {
-                continue;
-            }
-            let Some((local, peer)) = self.live_relays.both(&entry.spec) else { continue };
-            let (stop, seen) = (self.stop.child_token(), Seen::default());
-            let live = Live::new(entry.spec.clone(), local, peer, seen.clone(), self.live_reports.0.clone());
-            tokio::spawn(live.run(stop.clone()));
-            self.streams.insert(job, (stop, seen));
-        }
+        self.note(true).await;
+        let live: Vec<_> =
+            self.jobs.iter().filter(|(_, entry)| entry.live).map(|(_, entry)| entry.spec.clone()).collect();
+        self.streams.set(&live, |url| self.live_relays.get(url));
     }
 
     /// Starts what is due, as far as bounds and health allow.
@@ -209,10 +203,7 @@ impl Daemon {
     fn start(&mut self, job: JobKey, whole: bool, now: Timestamp) {
         let both = |entry: &Entry| self.relays.both(&entry.spec).map(|(local, peer)| (local.clone(), peer.clone()));
         let Some((entry, (local, peer))) = self.jobs.get(job).and_then(|entry| Some((entry, both(entry)?))) else {
-            // Jobs, relays and schedule are taken from one config.
-            tracing::error!(%job, "a job without relays: please report it");
-            self.scheduler.ended(job, false, now, fastrand::f64());
-            return;
+            return self.cannot_start(job, now);
         };
         let lock = match JobLock::take(&self.state_dir, job) {
             Ok(lock) => Some(lock),
@@ -231,19 +222,44 @@ impl Daemon {
             refusals: entry.refusals,
             ..RunOptions::default()
         };
-        let (mut run, _) = Job::new((*entry.spec).clone(), &local, &peer, self.state.clone(), options);
-        if let Some((_, seen)) = self.streams.get(&job) {
-            let seen = seen.clone();
-            run = run.telling(move |id| _ = seen.insert(id));
-        }
+        let (mut run, progress) = Job::new((*entry.spec).clone(), &local, &peer, self.state.clone(), options);
+        let seen: Vec<Seen> = Side::BOTH.iter().filter_map(|side| self.streams.seen(entry.spec.url(*side))).collect();
+        run = run.telling(move |id| {
+            for seen in &seen {
+                seen.insert(id);
+            }
+        });
         if let Some(outbox) = self.notices.outbox().cloned() {
             run = run.storing(move |stored| outbox.tell(stored));
         }
         let stop = self.stop.child_token();
-        self.jobs.set_state(job, "reconciling");
+        self.jobs.started(job, progress);
         let task = self.running.spawn(async move {
             let report = run.run(stop).await;
             drop(lock);
+            Ended { job, started: now, report }
+        });
+        self.tasks.insert(task.id(), job);
+    }
+
+    /// A job whose relays cannot be used fails each time that it is due.
+    fn cannot_start(&mut self, job: JobKey, now: Timestamp) {
+        let Some(Entry { spec, .. }) = self.jobs.get(job) else {
+            // Jobs and schedule are taken from one config.
+            tracing::error!(%job, "a job that is not configured: please report it");
+            self.scheduler.ended(job, false, now, fastrand::f64());
+            return;
+        };
+        let fault = self.relays.fault(spec).unwrap_or("its relays are not known");
+        tracing::error!(job = %spec, error = fault, "cannot run; a reload tries again");
+        let report = Report::unstarted(spec, Ending::Failed, fault.to_owned());
+        let (state, spec) = (self.state.clone(), spec.clone());
+        let task = self.running.spawn(async move {
+            if let Some(state) = state
+                && let Err(error) = state.end_run(&spec, &report, false, now).await
+            {
+                tracing::warn!(%error, "the state is behind");
+            }
             Ended { job, started: now, report }
         });
         self.tasks.insert(task.id(), job);
@@ -257,7 +273,6 @@ impl Daemon {
         if self.config.peers.iter().any(|peer| peer.name == report.peer) {
             self.metrics.ran(&report, now);
         }
-        self.jobs.ended(job, report.outcome, started);
         if report.outcome == Ending::Converged {
             self.discovery.converged(job);
         }
@@ -270,17 +285,27 @@ impl Daemon {
             return;
         };
         let waits = wait_until(&self.watched, [&self.config.local.url, &entry.spec.peer_url], now);
-        let mut word = entry.state;
+        self.jobs.ended(job, report.outcome, started, waits.is_some());
         if report.outcome == Ending::Failed
             && let Some(retry) = waits
         {
             // The relay's patience says when, not the interval, which may be hours.
             self.scheduler.ask(job, retry);
-            word = "backing-off";
         }
-        let due = self.scheduler.due(job);
-        if let Some(state) = &self.state
-            && let Err(error) = state.set_job_state(job, word, due.max(waits)).await
+    }
+
+    /// Writes down what changed of the jobs that wait; `all` when there are no others.
+    async fn note(&mut self, all: bool) {
+        let Some(state) = &self.state else { return };
+        let (now, local) = (clock::now(), &self.config.local.url);
+        let (scheduler, watched) = (&self.scheduler, &self.watched);
+        let notes = self.jobs.notes(all, |job, entry| {
+            let relays = [local, &entry.spec.peer_url];
+            let waits = wait_until(watched, relays, now).unwrap_or(0);
+            (entry.state(reached(watched, relays)), scheduler.due(job).map(|due| due.max(waits)))
+        });
+        if (all || !notes.is_empty())
+            && let Err(error) = state.note_jobs(notes, all).await
         {
             tracing::warn!(%error, "the state is behind");
         }
@@ -289,9 +314,8 @@ impl Daemon {
     /// Says whether a job may be due now.
     fn heard(&mut self, report: LiveReport) -> bool {
         match report {
-            LiveReport::Listening { job, side } => {
-                let url = self.jobs.get(job).map(|entry| entry.spec.url(side).clone());
-                if let Some(relay) = url.and_then(|url| self.watched.get_mut(&url)) {
+            LiveReport::Listening { relay } => {
+                if let Some(relay) = self.watched.get_mut(&relay) {
                     relay.health.reached();
                 }
                 true
@@ -300,9 +324,12 @@ impl Daemon {
                 self.scheduler.ask(job, clock::now());
                 true
             }
-            LiveReport::Passed { job, from, taken, lag } => {
+            LiveReport::Passed { job, from, outcome, stored, lag } => {
+                if let (Some(outbox), Some(stored)) = (self.notices.outbox(), stored) {
+                    outbox.tell(*stored);
+                }
                 if let Some(entry) = self.jobs.get(job) {
-                    self.metrics.passed(&entry.spec.peer, from, taken, lag);
+                    self.metrics.passed(&entry.spec.peer, from, outcome, lag);
                 }
                 false
             }
@@ -400,6 +427,7 @@ impl Daemon {
                 patience,
                 view: relay.view(),
                 seen: Connections::default(),
+                presence: Presence::default(),
             };
             let watched = self.watched.entry(settings.url.clone()).or_insert_with(new);
             (watched.patience, watched.view) = (patience, relay.view());
@@ -410,7 +438,8 @@ impl Daemon {
     fn look_at_relays(&mut self) {
         let now = clock::now();
         let (mut connected, mut dead) = (0, 0);
-        for relay in self.watched.values_mut() {
+        let live = self.live_urls();
+        for (url, relay) in &mut self.watched {
             let view = relay.view.borrow_and_update().clone();
             if view.connections > relay.seen.connections {
                 relay.health.connected(now);
@@ -430,9 +459,22 @@ impl Daemon {
             dead += usize::from(status == Status::Dead);
             self.metrics.relay(&relay.name, &view, &relay.seen, status, relay.health.failures(now, &relay.patience));
             relay.seen = view;
+            match self.live_relays.get(url).filter(|_| live.contains(url)) {
+                Some(streams) => tell(&relay.name, relay.presence.look(&streams.view().borrow(), now)),
+                None => relay.presence = Presence::default(),
+            }
         }
         self.metrics.relays(self.watched.len(), connected, dead);
-        self.metrics.jobs(self.jobs.iter().map(|(_, entry)| entry.state));
+        let (watched, local) = (&self.watched, &self.config.local.url);
+        let states = self.jobs.iter().map(|(_, entry)| entry.state(reached(watched, [local, &entry.spec.peer_url])));
+        self.metrics.jobs(states.map(JobState::as_str));
+    }
+
+    /// The relays that streams are meant to be connected to.
+    fn live_urls(&self) -> HashSet<RelayUrl> {
+        // They end with the daemon, which is no loss.
+        let jobs = self.jobs.iter().filter(|(_, entry)| entry.live && !self.stop.is_cancelled());
+        jobs.flat_map(|(_, entry)| [entry.spec.local_url.clone(), entry.spec.peer_url.clone()]).collect()
     }
 
     /// No new work; what is under way may finish what it has sent, and writes its state.
@@ -451,6 +493,20 @@ impl Daemon {
         }
         self.notices.finish().await;
     }
+}
+
+/// Says what became of the streams of a relay.
+fn tell(relay: &str, change: Option<Change>) {
+    match change {
+        Some(Change::Lost) => tracing::info!(relay, "streams: the connection is lost"),
+        Some(Change::Back(losses)) => tracing::info!(relay, losses, "streams: connected again"),
+        None => {}
+    }
+}
+
+/// Whether there is a connection to each of these relays.
+fn reached(watched: &HashMap<RelayUrl, Watched>, relays: [&RelayUrl; 2]) -> bool {
+    relays.into_iter().all(|url| watched.get(url).is_some_and(|relay| relay.seen.connected))
 }
 
 /// Until when nothing is to be asked of one of these relays.

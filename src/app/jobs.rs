@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use tokio::sync::watch;
 
 use crate::config::{self, When as Configured};
+use crate::job::Progress;
 use crate::job_spec::{JobKey, JobSpec, Refusals};
+use crate::job_state::JobState;
 use crate::nostr::Timestamp;
 use crate::outcome::Ending;
 use crate::schedule::{Plan, When};
-use crate::state::JobRow;
+use crate::state::{JobNote, JobRow};
 
 /// A configured job.
 #[derive(Clone, Debug)]
@@ -23,10 +26,39 @@ pub(super) struct Entry {
     when: When,
     /// Seconds before the last complete run from which a side without negentropy is listed.
     overlap: u64,
+    course: Course,
+}
+
+/// How a job fares.
+#[derive(Clone, Debug, Default)]
+struct Course {
     /// When the last run that ended well began: what a listing need not go behind.
     last_complete: Option<Timestamp>,
-    /// The word for `status`.
-    pub(super) state: &'static str,
+    /// How the last run ended; nothing before the first.
+    ended: Option<JobState>,
+    /// The run under way.
+    progress: Option<watch::Receiver<Progress>>,
+    /// What the state was last told.
+    noted: Option<(JobState, Option<Timestamp>)>,
+}
+
+impl Course {
+    /// Of a job that took the place of others.
+    fn inherited(replaced: &[JobKey], before: &Jobs) -> Self {
+        let last_complete = earliest(replaced, |key| before.0.get(&key)?.course.last_complete);
+        Self { last_complete, ..Self::default() }
+    }
+}
+
+impl Entry {
+    /// How it is doing; `reached` when both relays are connected.
+    pub(super) fn state(&self, reached: bool) -> JobState {
+        let waiting = || if reached { JobState::Connected } else { JobState::Idle };
+        match &self.course.progress {
+            Some(progress) => progress.borrow().phase.state(reached),
+            None => self.course.ended.unwrap_or_else(waiting),
+        }
+    }
 }
 
 /// All configured jobs, by key.
@@ -51,11 +83,7 @@ impl Jobs {
                 replaces: job.replaces.clone(),
                 when,
                 overlap: job.schedule.overlap.as_secs(),
-                last_complete: match known {
-                    Some(known) => known.last_complete,
-                    None => earliest(&job.replaces, |key| before.0.get(&key)?.last_complete),
-                },
-                state: known.map_or("idle", |known| known.state),
+                course: known.map_or_else(|| Course::inherited(&job.replaces, before), |known| known.course.clone()),
             };
             jobs.insert(key, entry);
         }
@@ -78,7 +106,7 @@ impl Jobs {
             let plan = Plan {
                 when: entry.when.clone(),
                 peer: entry.spec.peer_url.clone(),
-                last_start: row.map(|row| row.last_attempt),
+                last_start: row.and_then(|row| row.last_attempt),
                 last_whole: row
                     .and_then(|row| row.last_whole)
                     .or_else(|| earliest(&entry.replaces, |key| rows.get(key.to_string().as_str())?.last_whole)),
@@ -91,29 +119,64 @@ impl Jobs {
     /// From when on a side that cannot reconcile is to be listed; `None` for all of it.
     pub(super) fn listed_since(&self, key: JobKey, whole: bool) -> Option<Timestamp> {
         let entry = self.0.get(&key).filter(|_| !whole)?;
-        Some(entry.last_complete?.saturating_sub(entry.overlap))
+        Some(entry.course.last_complete?.saturating_sub(entry.overlap))
     }
 
-    /// Notes what a job is doing.
-    pub(super) fn set_state(&mut self, key: JobKey, state: &'static str) {
-        if let Some(entry) = self.0.get_mut(&key) {
-            entry.state = state;
+    /// Takes over what the state remembers of jobs that are new to this process.
+    pub(super) fn remember(&mut self, rows: &[JobRow]) {
+        let rows: HashMap<&str, &JobRow> = rows.iter().map(|row| (row.key.as_str(), row)).collect();
+        for (key, entry) in self.0.iter_mut().filter(|(_, entry)| entry.course.noted.is_none()) {
+            let Some(row) = rows.get(key.to_string().as_str()) else { continue };
+            // What another process's daemon waits for, this one does not.
+            let left = row.state.abandoned();
+            entry.course.ended = Some(left).filter(|left| *left != JobState::Idle);
+            if row.running {
+                // It says so itself.
+                entry.course.noted = Some((JobState::Idle, None));
+            }
         }
     }
 
-    /// Notes how a run ended that began at `started`.
-    pub(super) fn ended(&mut self, key: JobKey, ending: Ending, started: Timestamp) {
-        let Some(entry) = self.0.get_mut(&key) else { return };
-        entry.state = match ending {
-            Ending::Converged | Ending::DryRun => "converged",
-            Ending::Partial => "partial",
-            Ending::Blocked => "blocked",
-            Ending::Failed => "failed",
-            Ending::Locked | Ending::Interrupted => "idle",
+    /// Notes that a run is under way.
+    pub(super) fn started(&mut self, key: JobKey, progress: watch::Receiver<Progress>) {
+        if let Some(entry) = self.0.get_mut(&key) {
+            entry.course.progress = Some(progress);
+        }
+    }
+
+    /// Notes how a run ended that began at `started`; `waits` when its relays are to be left alone
+    /// for now.
+    pub(super) fn ended(&mut self, key: JobKey, ending: Ending, started: Timestamp, waits: bool) {
+        let Some(Entry { course, .. }) = self.0.get_mut(&key) else { return };
+        course.progress = None;
+        course.ended = match JobState::after(ending) {
+            JobState::Idle => None,
+            JobState::Failed if waits => Some(JobState::BackingOff),
+            state => Some(state),
         };
         if ending == Ending::Converged {
-            entry.last_complete = Some(started);
+            course.last_complete = Some(started);
         }
+    }
+
+    /// What the state is to be told: what changed of the jobs that wait, or `all`. `look` says how
+    /// a job is doing and when it is due. A run under way speaks for itself.
+    pub(super) fn notes(
+        &mut self,
+        all: bool,
+        look: impl Fn(JobKey, &Entry) -> (JobState, Option<Timestamp>),
+    ) -> Vec<JobNote> {
+        let mut notes = Vec::new();
+        for (key, entry) in &mut self.0 {
+            let (state, due) = look(*key, entry);
+            let (before, runs) = (entry.course.noted, entry.course.progress.is_some());
+            if all || !runs && before != Some((state, due)) {
+                let changed = !runs && before.is_none_or(|(before, _)| before != state);
+                notes.push(JobNote::new(&entry.spec, changed.then_some(state), due));
+                entry.course.noted = Some((if runs { before.map_or(state, |(before, _)| before) } else { state }, due));
+            }
+        }
+        notes
     }
 }
 

@@ -4,6 +4,7 @@ mod daemon;
 mod discovery;
 mod jobs;
 mod notices;
+mod presence;
 mod relays;
 
 pub use daemon::{Daemon, Signals};

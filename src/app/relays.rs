@@ -7,42 +7,56 @@ use anyhow::{Context, Result};
 
 use crate::config::{Config, RelaySettings};
 use crate::job_spec::{JobSpec, Limits};
+use crate::live::STREAMS;
 use crate::nostr::RelayUrl;
 use crate::relay::{Relay, RelayOptions, client_config};
-
-/// Subscriptions on a connection that is for streams alone, where the relay sets no lower limit:
-/// strfry allows 200 and khatru any number; 70 is what GRASP relays are known to bear.
-pub(super) const STREAMS: usize = 70;
 
 /// The relays of a process, one connection each however many jobs use it.
 #[derive(Debug, Default)]
 pub struct Relays {
     by_url: HashMap<RelayUrl, Relay>,
+    /// Those that cannot be used, and why: a key or a certificate file that cannot be read.
+    faults: HashMap<RelayUrl, String>,
     /// Subscriptions at once, where not the usual number.
     subscriptions: Option<usize>,
 }
 
 impl Relays {
-    /// The relays of a config. Nothing is dialled yet.
-    ///
-    /// # Errors
-    /// When a key or a certificate file cannot be read.
-    pub fn of(config: &Config) -> Result<Self> {
+    /// The relays of a config. Nothing is dialled yet. One whose key or certificate file cannot
+    /// be read is no reason to leave the others alone: [`Self::fault`] says why it is not there.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
         Self::with_subscriptions(config, None)
     }
 
     /// The same relays over connections of their own, for streams.
-    ///
-    /// # Errors
-    /// When a key or a certificate file cannot be read.
-    pub fn for_streams(config: &Config) -> Result<Self> {
+    #[must_use]
+    pub fn for_streams(config: &Config) -> Self {
         Self::with_subscriptions(config, Some(STREAMS))
     }
 
-    fn with_subscriptions(config: &Config, subscriptions: Option<usize>) -> Result<Self> {
-        let spawned =
-            relays_of(config).map(|(relay, limits)| Ok((relay.url.clone(), spawn(relay, &limits, subscriptions)?)));
-        Ok(Self { by_url: spawned.collect::<Result<_>>()?, subscriptions })
+    fn with_subscriptions(config: &Config, subscriptions: Option<usize>) -> Self {
+        let mut relays = Self { subscriptions, ..Self::default() };
+        for (relay, limits) in relays_of(config) {
+            let url = relay.url.clone();
+            match spawn(relay, &limits, subscriptions) {
+                Ok(relay) => _ = relays.by_url.insert(url, relay),
+                Err(error) => _ = relays.faults.insert(url, format!("{error:#}")),
+            }
+        }
+        relays
+    }
+
+    /// Why a job cannot have its relays.
+    #[must_use]
+    pub fn fault(&self, spec: &JobSpec) -> Option<&str> {
+        let fault = |url| self.faults.get(url).map(String::as_str);
+        fault(&spec.local_url).or_else(|| fault(&spec.peer_url))
+    }
+
+    /// Why relays cannot be used.
+    pub fn faults(&self) -> impl Iterator<Item = &str> {
+        self.faults.values().map(String::as_str)
     }
 
     /// One relay over a connection of its own.
@@ -54,25 +68,30 @@ impl Relays {
     }
 
     /// Goes over from one config to another: relays whose settings did not change keep their
-    /// connections.
+    /// connections, and those that could not be used are tried again.
     ///
     /// # Errors
-    /// When a key or a certificate file cannot be read. Nothing is changed then.
+    /// When a key or a certificate file cannot be read that is new. Nothing is changed then.
     pub fn update(&mut self, old: &Config, new: &Config) -> Result<()> {
         let settings = |config: &Config| -> HashMap<RelayUrl, (RelaySettings, Limits)> {
             relays_of(config).map(|(relay, limits)| (relay.url.clone(), (relay.clone(), limits.clone()))).collect()
         };
         let (old, new) = (settings(old), settings(new));
-        let mut relays = HashMap::new();
+        let (mut relays, mut faults) = (HashMap::new(), HashMap::new());
         for (url, (relay, limits)) in &new {
             let same = old.get(url).is_some_and(|(before, pace)| before == relay && same_pace(pace, limits));
-            let relay = match self.by_url.get(url).filter(|_| same) {
-                Some(kept) => kept.clone(),
-                None => spawn(relay, limits, self.subscriptions)?,
+            let spawned = match self.by_url.get(url).filter(|_| same) {
+                Some(kept) => Ok(kept.clone()),
+                None => spawn(relay, limits, self.subscriptions),
             };
-            relays.insert(url.clone(), relay);
+            match spawned {
+                Ok(relay) => _ = relays.insert(url.clone(), relay),
+                // It is not this change that is bad.
+                Err(error) if same => _ = faults.insert(url.clone(), format!("{error:#}")),
+                Err(error) => return Err(error),
+            }
         }
-        self.by_url = relays;
+        (self.by_url, self.faults) = (relays, faults);
         Ok(())
     }
 
@@ -83,7 +102,7 @@ impl Relays {
     pub fn plain(urls: [&RelayUrl; 2]) -> Result<Self> {
         let tls = client_config(None)?;
         let relay = |url: &RelayUrl| (url.clone(), Relay::spawn(RelayOptions::new(url.clone(), tls.clone())));
-        Ok(Self { by_url: urls.into_iter().map(relay).collect(), subscriptions: None })
+        Ok(Self { by_url: urls.into_iter().map(relay).collect(), ..Self::default() })
     }
 
     /// The relays of a job.

@@ -1,6 +1,6 @@
 //! `tieline check`: what is wrong with the config, and with `--probe` what its relays are.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::json;
 
@@ -39,7 +39,10 @@ pub async fn run(args: &CheckArgs, globals: &Globals) -> Result<u8> {
         }
     };
     // What a run would stumble over at its start: keys and certificates.
-    let relays = Relays::of(&config)?;
+    let relays = Relays::of(&config);
+    if let Some(fault) = relays.faults().next() {
+        bail!("{fault}");
+    }
     let mut probes = Vec::new();
     if args.probe {
         let urls = std::iter::once(&config.local).chain(&config.peers).map(|relay| &relay.url);

@@ -164,19 +164,21 @@ impl Globals {
             .context("no place for the state: set --state-dir, or state_dir in the config")
     }
 
-    /// The state directory for commands that only look: a config is read where there is one,
-    /// because it may say where the state is, and need not be there or be right.
+    /// The config for commands that only look: it may say where the state is, and need not be
+    /// there or be right.
+    fn known_config(&self) -> Option<Config> {
+        let path = find_file(self.config.clone()).ok()?;
+        let read = read_config(&path).inspect_err(|_| {
+            tracing::warn!(config = %path.display(), "cannot be used (`tieline check` says why): going on without it");
+        });
+        Some(read.ok()?.0)
+    }
+
+    /// The state directory for commands that only look.
     fn known_state_dir(&self) -> Result<PathBuf> {
-        let configured = match (&self.state_dir, find_file(self.config.clone())) {
-            (None, Ok(path)) => {
-                let read = read_config(&path).inspect_err(|_| {
-                    tracing::warn!(config = %path.display(), "has mistakes (`tieline check`): its state_dir is not used");
-                });
-                read.ok().and_then(|(config, _)| config.state_dir)
-            }
-            _ => None,
-        };
-        self.state_dir(configured.as_ref())
+        // A config that is not needed need not be right.
+        let config = if self.state_dir.is_none() { self.known_config() } else { None };
+        self.state_dir(config.as_ref().and_then(|config| config.state_dir.as_ref()))
     }
 }
 

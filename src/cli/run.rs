@@ -8,14 +8,19 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Globals, OK, open_state, read_config, warn};
 use crate::app::{Daemon, Signals};
+use crate::clock;
 use crate::config::{Config, find_file};
 use crate::http;
 use crate::metrics::Metrics;
+
+/// The daemon says every second that it goes on; a write to a state that other processes hold can
+/// keep it for ten seconds, and a few of them may come together.
+const MOST_SILENT: Duration = Duration::from_secs(45);
 
 /// The daemon takes everything from its config.
 #[derive(Debug, Args)]
@@ -49,10 +54,12 @@ pub async fn run(_: RunArgs, globals: &Globals) -> Result<u8> {
         });
     }
     let daemon = Daemon::build(config, state, state_dir, metrics)?;
-    let running = tokio::spawn(daemon.run(Signals { reload, stop: stop.clone() }));
+    let (beat, mut beats) = watch::channel(());
+    let running = tokio::spawn(daemon.run(Signals { reload, stop: stop.clone(), beat }));
     tracing::info!(config = %path.display(), jobs, version = env!("CARGO_PKG_VERSION"), "running");
     notify(&[State::Ready]);
     let mut watchdog = tokio::time::interval(watchdog_interval());
+    let mut beaten = clock::instant();
     loop {
         tokio::select! {
             _ = signals.hangup.recv() => {
@@ -69,7 +76,16 @@ pub async fn run(_: RunArgs, globals: &Globals) -> Result<u8> {
                 if running.is_finished() {
                     bail!("the daemon ended by itself: this is a fault of tieline's, please report it");
                 }
-                notify(&[State::Watchdog]);
+                if beats.has_changed().unwrap_or(false) {
+                    beats.mark_unchanged();
+                    beaten = clock::instant();
+                }
+                let silent = clock::instant() - beaten;
+                if silent < MOST_SILENT {
+                    notify(&[State::Watchdog]);
+                } else {
+                    tracing::error!(seconds = silent.as_secs(), "the daemon hangs: the service manager is not told that it is well");
+                }
             }
         }
     }

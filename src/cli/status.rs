@@ -12,13 +12,10 @@ use indicatif::{HumanBytes, HumanCount, HumanDuration};
 use super::{Globals, OK, print};
 use crate::clock;
 use crate::nostr::{RelayUrl, Timestamp};
-use crate::state::{JobLock, JobRow, State, StateError, StatusView};
+use crate::state::{Configured, JobRow, State, StateError, StatusView};
 
 /// How often `--watch` looks again.
 const WATCH: Duration = Duration::from_secs(2);
-
-/// The state of a job that runs.
-const RUNNING: &str = "reconciling";
 
 /// Parked ids listed at the most: more is for a database, not for eyes.
 const LISTED: u32 = 10_000;
@@ -29,6 +26,9 @@ pub struct StatusArgs {
     /// Only this peer
     #[arg(long, value_name = "NAME")]
     peer: Option<String>,
+    /// Also jobs that are not configured, or no longer, and are still remembered
+    #[arg(long)]
+    all: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -53,13 +53,20 @@ pub struct ParkedArgs {
 
 /// Shows what jobs did.
 pub async fn run(args: &StatusArgs, globals: &Globals) -> Result<u8> {
-    let dir = globals.known_state_dir()?;
+    let config = globals.known_config();
+    let dir = globals.state_dir(config.as_ref().and_then(|config| config.state_dir.as_ref()))?;
+    let config = config.map(|config| Configured {
+        discovers: config.grasp.is_some(),
+        jobs: config.jobs.into_iter().map(|job| job.spec).collect(),
+    });
     loop {
-        let mut status = read(&dir).await?;
+        let now = clock::now();
+        let mut status = read(&dir, config.as_ref(), now).await?;
         if let Some(peer) = &args.peer {
             status.jobs.retain(|job| job.peer == *peer);
         }
-        let text = if args.json { serde_json::to_string(&status)? } else { table(&status, clock::now()) };
+        let (status, hidden) = if args.all { (status, 0) } else { status.current() };
+        let text = if args.json { serde_json::to_string(&status)? } else { table(&status, hidden, now) };
         if !args.watch {
             print(&text)?;
             return Ok(OK);
@@ -113,23 +120,23 @@ fn relay(name: &str, globals: &Globals) -> Result<RelayUrl> {
 }
 
 /// A state that is not there yet is an empty one.
-async fn read(dir: &Path) -> Result<StatusView> {
-    let mut status = match State::open_read_only(dir).await {
-        Ok(state) => state.status().await?,
-        Err(StateError::Absent { .. }) => return Ok(StatusView::default()),
-        Err(error) => return Err(error.into()),
-    };
-    // A run that was killed could not say so.
-    for job in status.jobs.iter_mut().filter(|job| job.state == RUNNING && !JobLock::is_held(dir, &job.key)) {
-        job.state = "idle".to_owned();
-        job.last_error = Some("the last run was cut off; the next one begins anew, and nothing is lost".to_owned());
+async fn read(dir: &Path, config: Option<&Configured>, now: Timestamp) -> Result<StatusView> {
+    match State::open_read_only(dir).await {
+        Ok(state) => Ok(state.status(config, now).await?),
+        Err(StateError::Absent { .. }) => Ok(StatusView::empty(dir, config, now)),
+        Err(error) => Err(error.into()),
     }
-    Ok(status)
 }
 
-fn table(status: &StatusView, now: Timestamp) -> String {
+/// The table; `hidden` jobs are not in it.
+fn table(status: &StatusView, hidden: usize, now: Timestamp) -> String {
+    let daemon = if status.daemon { "the daemon is running" } else { "no daemon is running" };
+    let hidden = match hidden {
+        0 => String::new(),
+        count => format!("\n{} that ran once and not configured: --all shows them", HumanCount(count as u64)),
+    };
     if status.jobs.is_empty() {
-        return "nothing has run yet".to_owned();
+        return format!("nothing has run yet; {daemon}{hidden}");
     }
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY);
@@ -146,9 +153,9 @@ fn table(status: &StatusView, now: Timestamp) -> String {
     ]);
     for job in &status.jobs {
         table.add_row([
-            format!("{}/{} ({})", job.peer, job.filter, job.direction),
-            job.state.clone(),
-            ago(Some(job.last_attempt), now),
+            name(job),
+            job.state.to_string(),
+            ago(job.last_attempt, now),
             ago(job.last_success, now),
             format!("{} / {}", HumanCount(job.down), HumanCount(job.up)),
             HumanBytes(job.bytes).to_string(),
@@ -158,6 +165,7 @@ fn table(status: &StatusView, now: Timestamp) -> String {
         ]);
     }
     let mut text = table.to_string();
+    text.push_str(&format!("\n{daemon}{hidden}"));
     for job in &status.jobs {
         if let Some(error) = &job.last_error {
             text.push_str(&format!("\n{}/{}: {error}", job.peer, job.filter));
@@ -169,6 +177,11 @@ fn table(status: &StatusView, now: Timestamp) -> String {
     text
 }
 
+fn name(job: &JobRow) -> String {
+    let mark = if job.configured { "" } else { ", not configured" };
+    format!("{}/{} ({}){mark}", job.peer, job.filter, job.direction)
+}
+
 fn ago(at: Option<Timestamp>, now: Timestamp) -> String {
     at.map_or_else(
         || "never".to_owned(),
@@ -178,6 +191,7 @@ fn ago(at: Option<Timestamp>, now: Timestamp) -> String {
 
 fn next(job: &JobRow, now: Timestamp) -> String {
     match job.next_run {
+        None if job.running => "now".to_owned(),
         None => "-".to_owned(),
         Some(at) if at <= now => "due".to_owned(),
         Some(at) => format!("in {}", HumanDuration(Duration::from_secs(at - now))),

@@ -78,7 +78,7 @@ pub async fn run(args: SyncArgs, globals: &Globals) -> Result<u8> {
         _ => {
             let config = globals.config()?;
             let state_dir = globals.state_dir(config.state_dir.as_ref())?;
-            let relays = Relays::of(&config)?;
+            let relays = Relays::of(&config);
             (chosen(&args, config.jobs.into_iter().map(|job| job.spec).collect())?, relays, state_dir)
         }
     };
@@ -136,8 +136,13 @@ impl Run<'_> {
             }
         };
         let Some((local, peer)) = self.relays.both(&spec) else {
-            // Both maps are made from one config.
-            return Report::unstarted(&spec, Ending::Failed, "its relays are not known".to_owned());
+            // Relays and jobs are made from one config, so there is a fault where one is missing.
+            let fault = self.relays.fault(&spec).unwrap_or("its relays are not known");
+            let report = Report::unstarted(&spec, Ending::Failed, fault.to_owned());
+            if !args.dry_run {
+                unstarted(self.state, &spec, &report).await;
+            }
+            return report;
         };
         let shown = spec.clone();
         let (job, view) = Job::new(spec, local, peer, self.state.cloned(), options);
@@ -145,6 +150,15 @@ impl Run<'_> {
             Some(display) => tokio::join!(job.run(self.stop.clone()), display.follow(&shown, view)).0,
             None => job.run(self.stop.clone()).await,
         }
+    }
+}
+
+/// Remembers a run that could not begin.
+async fn unstarted(state: Option<&State>, spec: &JobSpec, report: &Report) {
+    if let Some(state) = state
+        && let Err(error) = state.end_run(spec, report, false, clock::now()).await
+    {
+        tracing::warn!(%error, "the state is behind");
     }
 }
 

@@ -276,7 +276,7 @@ pub(super) struct Limits {
     pub empty_guard: Option<u64>,
     /// REQs for event bodies under way at the source. Default: 4.
     pub fetches_in_flight: Option<NonZeroUsize>,
-    /// EVENTs that await their OK at the destination. Default: 256.
+    /// EVENTs that await their OK at the destination. Default: 1024.
     pub publishes_in_flight: Option<NonZeroUsize>,
     /// Bytes of events held between source and destination. Default: 2097152.
     pub spool_bytes: Option<NonZeroUsize>,

@@ -62,7 +62,7 @@ impl Listener {
     pub(super) async fn run(mut self) {
         let mut pause = FIRST_PAUSE;
         loop {
-            let stream = filter(true, None).map(|filter| self.link.listen(filter));
+            let stream = filter(true, None).map(|filter| self.link.listen(vec![filter]));
             // The kinds are given: there is a filter.
             let Some(stream) = stream else { return };
             let began = clock::instant();

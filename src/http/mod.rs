@@ -102,7 +102,7 @@ async fn metrics(Extract(sources): Extract<Sources>) -> impl IntoResponse {
 }
 
 async fn status(Extract(sources): Extract<Sources>) -> Response {
-    match sources.status().await {
+    match sources.status(clock::now()).await {
         Ok(status) => Json(status).into_response(),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, Json(serde_json::json!({ "error": error }))).into_response(),
     }
@@ -117,13 +117,15 @@ async fn page(Extract(sources): Extract<Sources>) -> impl IntoResponse {
 }
 
 impl Sources {
-    async fn status(&self) -> Result<StatusView, String> {
+    async fn status(&self, now: Timestamp) -> Result<StatusView, String> {
         let state = self.state.as_ref().ok_or("this process keeps no state")?;
-        state.status().await.map_err(|error| error.to_string())
+        // The daemon that this is part of says what is configured.
+        let status = state.status(None, now).await.map_err(|error| error.to_string())?;
+        Ok(status.current().0)
     }
 
     async fn remembered(&self, now: Timestamp) -> Result<Remembered, String> {
-        let status = self.status().await?;
+        let status = self.status(now).await?;
         let hours = match &self.state {
             Some(state) => state.moved_per_hour(history::first_hour(now)).await.map_err(|error| error.to_string())?,
             None => Vec::new(),

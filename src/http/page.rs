@@ -79,7 +79,7 @@ impl Page {
 
     /// What a tab in the background shows.
     fn title(&self, known: &Remembered) -> String {
-        let troubled = known.status.jobs.iter().filter(|job| tables::mood(&job.state) == "bad").count();
+        let troubled = known.status.jobs.iter().filter(|job| tables::mood(job.state) == "bad").count();
         if troubled > 0 { format!(": {troubled} in trouble") } else { String::new() }
     }
 
@@ -89,10 +89,12 @@ impl Page {
             |state| ["bad", "warn", "busy", "good", "quiet"].iter().position(|mood| *mood == tables::mood(state));
         let mut states: BTreeMap<_, u64> = BTreeMap::new();
         for job in &known.status.jobs {
-            *states.entry((rank(&job.state), job.state.as_str())).or_default() += 1;
+            *states.entry((rank(job.state), job.state)).or_default() += 1;
         }
-        let jobs: String =
-            states.iter().map(|((_, state), count)| tile(&number(*count), state, tables::mood(state))).collect();
+        let jobs: String = states
+            .iter()
+            .map(|((_, state), count)| tile(&number(*count), state.as_str(), tables::mood(*state)))
+            .collect();
         let connected = self.relays.iter().filter(|(_, health)| health.connected).count();
         let relays = format!("{connected} of {}", self.relays.len());
         let parked: u64 = known.status.parked.iter().map(|row| row.count).sum();

@@ -4,18 +4,19 @@ use std::fmt::Write as _;
 
 use super::words::{Text, bytes, moment, number, took};
 use crate::health::Status;
+use crate::job_state::JobState;
 use crate::metrics::RelayHealth;
 use crate::nostr::Timestamp;
 use crate::state::{JobRow, ParkedCount};
 
 /// How a job's state is to look: `good`, `busy`, `warn`, `bad` or `quiet`.
-pub(super) fn mood(state: &str) -> &'static str {
+pub(super) fn mood(state: JobState) -> &'static str {
     match state {
-        "converged" => "good",
-        "connected" | "reconciling" | "transferring" => "busy",
-        "partial" | "backing-off" => "warn",
-        "blocked" | "failed" => "bad",
-        _ => "quiet",
+        JobState::Converged => "good",
+        JobState::Connected | JobState::Reconciling | JobState::Transferring => "busy",
+        JobState::Partial | JobState::BackingOff => "warn",
+        JobState::Blocked | JobState::Failed => "bad",
+        JobState::Idle => "quiet",
     }
 }
 
@@ -26,26 +27,25 @@ pub(super) fn jobs(jobs: &[JobRow], now: Timestamp) -> String {
             rows,
             r#"<tbody><tr>
 <td>{state}</td><th scope="row">{peer}</th><td class="name">{filter}</td><td>{direction}</td>
-<td>{attempt} <small>took {took}</small></td><td>{success}</td><td>{whole}</td>
+<td>{attempt}</td><td>{success}</td><td>{whole}</td>
 <td class="n">{down}</td><td class="n">{up}</td><td class="n">{bytes}</td><td>{next}</td>
 </tr>{error}</tbody>"#,
             peer = Text(&job.peer),
             filter = Text(&job.filter),
             direction = direction(&job.direction),
-            state = badge(&job.state, mood(&job.state)),
+            state = badge(job.state.as_str(), mood(job.state)),
             success = job.last_success.map_or_else(never, |at| moment(at, now)),
             whole = job.last_whole.map_or_else(never, |at| moment(at, now)),
-            attempt = moment(job.last_attempt, now),
-            took = took(job.duration_ms),
+            attempt = attempt(job, now),
             down = number(job.down),
             up = number(job.up),
             bytes = bytes(job.bytes),
-            next = next(job.next_run, now),
+            next = next(job, now),
             error = error(job),
         );
     }
     if jobs.is_empty() {
-        rows.push_str(r#"<tbody><tr><td colspan="11">No job has run yet.</td></tr></tbody>"#);
+        rows.push_str(r#"<tbody><tr><td colspan="11">No job is configured, and none has run.</td></tr></tbody>"#);
     }
     format!(
         r#"<section>
@@ -57,7 +57,7 @@ pub(super) fn jobs(jobs: &[JobRow], now: Timestamp) -> String {
 <th class="n">Down</th><th class="n">Up</th><th class="n">Traffic</th><th>Next run</th>
 </tr></thead>
 {rows}</table></div>
-<p class="note">Down, up and traffic are those of the last run. A whole pass compares all of the filter.</p>
+<p class="note">Down, up and traffic are those of the last run, or so far of the one under way. A whole pass compares all of the filter.</p>
 </section>"#
     )
 }
@@ -76,8 +76,14 @@ fn never() -> String {
     "never".to_owned()
 }
 
-fn next(next: Option<Timestamp>, now: Timestamp) -> String {
-    match next {
+fn attempt(job: &JobRow, now: Timestamp) -> String {
+    let Some(at) = job.last_attempt else { return never() };
+    let took = if job.running { "under way".to_owned() } else { format!("took {}", took(job.duration_ms)) };
+    format!("{} <small>{took}</small>", moment(at, now))
+}
+
+fn next(job: &JobRow, now: Timestamp) -> String {
+    match job.next_run {
         Some(at) if at <= now => "due".to_owned(),
         Some(at) => moment(at, now),
         None => "–".to_owned(),

@@ -77,17 +77,18 @@ impl Fates {
         again
     }
 
-    /// Notes what became of an id.
-    pub(super) fn settle(&mut self, id: EventId, outcome: Outcome) {
-        if let Some(fate) = self.0.get_mut(&id) {
-            // "Duplicate" to what was sent twice proves no more than the first OK did, and the
-            // event was stored by us.
-            let resent = fate.outcome == Some(Outcome::Stored) && outcome == Outcome::Duplicate;
-            fate.outcome = Some(if resent { Outcome::Stored } else { outcome });
-            if matches!(outcome, Outcome::Stored | Outcome::Duplicate) {
-                fate.acknowledged += 1;
-            }
+    /// Notes what became of an id; says whether it is newly stored.
+    pub(super) fn settle(&mut self, id: EventId, outcome: Outcome) -> bool {
+        let Some(fate) = self.0.get_mut(&id) else { return false };
+        let before = fate.outcome;
+        // "Duplicate" to what was sent twice proves no more than the first OK did, and the event
+        // was stored by us.
+        let resent = before == Some(Outcome::Stored) && outcome == Outcome::Duplicate;
+        fate.outcome = Some(if resent { Outcome::Stored } else { outcome });
+        if matches!(outcome, Outcome::Stored | Outcome::Duplicate) {
+            fate.acknowledged += 1;
         }
+        outcome == Outcome::Stored && before != Some(Outcome::Stored)
     }
 
     /// How many ids were found.

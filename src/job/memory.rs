@@ -2,19 +2,29 @@
 //! cannot be read or written the job says so once and goes on.
 
 use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use tokio::sync::watch;
+
+use super::progress::Progress;
 use crate::clock;
-use crate::job_spec::{JobKey, JobSpec, Refusals};
+use crate::job_spec::{JobKey, JobSpec, Refusals, Side};
 use crate::nostr::{EventId, NegRefusal, RelayUrl};
-use crate::outcome::{ParkReason, Report};
-use crate::state::{Capability, State, StateError, scope};
+use crate::outcome::{BySide, ParkReason, Report};
+use crate::relay::Link;
+use crate::state::{Capability, RunNote, State, StateError, scope};
 
 /// The word under which the state keeps what is known of NIP-77.
 const NIP77: &str = "nip77";
 
 const HOUR: u64 = 3600;
+
+/// How often the state learns where a run stands: as often as a person looks, so that a hundred
+/// jobs under way write no more than a hundred small rows a second.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
 
 /// A job's part of the state; without a state it remembers nothing.
 #[derive(Clone, Debug)]
@@ -104,6 +114,27 @@ impl Memory {
     pub(super) async fn begin(&self, spec: &JobSpec) {
         if let Some(state) = &self.state {
             self.or_default(state.begin_run(spec, clock::now()).await);
+        }
+    }
+
+    /// Writes down where a run stands, when that has changed. It goes on until it is dropped.
+    pub(super) async fn follow(&self, links: &BySide<Link>, mut progress: watch::Receiver<Progress>) -> Infallible {
+        let Some(state) = &self.state else { return std::future::pending().await };
+        let mut noted = None;
+        loop {
+            tokio::time::sleep(NOTE_EVERY).await;
+            if progress.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+            let Progress { phase, stored, .. } = *progress.borrow_and_update();
+            let reached = Side::BOTH.iter().all(|&side| links[side].relay().is_connected());
+            let bytes = Side::BOTH.map(|side| links[side].meter().sent() + links[side].meter().received());
+            let note =
+                RunNote { state: phase.state(reached), down: stored.peer, up: stored.local, bytes: bytes.iter().sum() };
+            if noted != Some(note) {
+                noted = Some(note);
+                self.or_default(state.note_run(self.job, note).await);
+            }
         }
     }
 

@@ -175,8 +175,11 @@ impl Job {
         if !self.options.dry_run {
             self.memory.begin(&self.spec).await;
         }
+        let (memory, links, progress) = (self.memory.clone(), self.links.clone(), self.progress.subscribe());
+        let noting = !self.options.dry_run;
         let (ending, error) = tokio::select! {
             end = self.passes(&stop) => end,
+            never = memory.follow(&links, progress), if noting => match never {},
             // The OKs of what was sent are waited for, but not for ever.
             () = async { stop.cancelled().await; tokio::time::sleep(GRACE).await } => (Ending::Interrupted, None),
         };
@@ -220,6 +223,9 @@ impl Job {
                         }
                     }
                     tries += 1;
+                    // To find the event that a relay breaks on takes one pass more.
+                    let suspects = Side::BOTH.iter().any(|&side| self.movers[side].suspect.is_some());
+                    let last = self.passes >= self.spec.limits.passes + u32::from(suspects);
                     if last || error.is_unreachable() && tries >= TRIES {
                         return (Ending::Failed, Some(error));
                     }

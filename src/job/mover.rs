@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures::future::try_join;
 use futures::stream::FuturesUnordered;
@@ -66,15 +67,20 @@ pub(super) struct Mover {
     to_park: Vec<(EventId, ParkReason)>,
     /// Whether the destination was asked in this run if it holds anything.
     looked: bool,
-    /// Events that await their OK, by the name they were sent under.
-    under_way: HashMap<u64, EventId>,
+    /// Events that await their OK, with the time they were sent, by the name they were sent under.
+    under_way: HashMap<u64, (EventId, Instant)>,
     /// The most of them: fewer after the destination was lost with some under way, until the one
     /// is alone that it cannot bear.
     window: usize,
+    /// The event that was alone under way when the destination was last lost. A line that ends
+    /// again and again ends on some event each time: only one on which it ends twice is blamed.
+    pub(super) suspect: Option<EventId>,
 }
 
-/// By how much the window narrows with each such loss: from 256 to 1 in two passes.
-const NARROWING: usize = 16;
+/// By how much the window narrows with each such loss: from 1024 to 1 in two passes, so that the
+/// third of the usual four suspects the event, the fourth blames it, and one more, which is granted
+/// for this, goes on without it.
+const NARROWING: usize = 32;
 
 type Fetched = Result<(BatchId, Vec<Checked>, u64), RelayError>;
 
@@ -107,6 +113,7 @@ impl Mover {
             looked: false,
             under_way: HashMap::new(),
             window: spec.limits.publishes_in_flight,
+            suspect: None,
         }
     }
 
@@ -173,7 +180,7 @@ impl Mover {
                             self.untold.insert(id, Stored::of(&event));
                         }
                         let token = publisher.send(id, raw).await;
-                        self.under_way.insert(token, id);
+                        self.under_way.insert(token, (id, clock::instant()));
                     }
                     Action::Settle { id, outcome, park } => self.settle(id, outcome, park).await,
                 }
@@ -200,14 +207,15 @@ impl Mover {
                     transfer.fetched(batch, checked);
                 }
                 ack = publisher.next(), if !self.under_way.is_empty() => {
-                    let Some(id) = self.under_way.remove(&ack.token) else { continue };
+                    let Some((id, sent)) = self.under_way.remove(&ack.token) else { continue };
+                    let waited = clock::instant().saturating_duration_since(sent);
                     match ack.answer {
-                        Ok(answer) => transfer.acked(id, Some(answer)),
+                        Ok(answer) => transfer.acked(id, Some(answer), waited),
                         // No OK in time: that event's fault, perhaps.
-                        Err(RelayError { fault: Fault::TimedOut(_), .. }) => transfer.acked(id, None),
+                        Err(RelayError { fault: Fault::TimedOut(_), .. }) => transfer.acked(id, None, waited),
                         Err(error) => {
                             // It was under way when the relay was lost, as `cut_off` has to know.
-                            self.under_way.insert(ack.token, id);
+                            self.under_way.insert(ack.token, (id, sent));
                             return Err(error);
                         }
                     }
@@ -230,7 +238,10 @@ impl Mover {
             self.window = (self.window / NARROWING).max(1);
             return;
         }
-        for id in self.under_way.drain().map(|(_, id)| id).collect::<Vec<_>>() {
+        for id in self.under_way.drain().map(|(_, (id, _))| id).collect::<Vec<_>>() {
+            if self.suspect.replace(id) != Some(id) {
+                continue;
+            }
             tracing::warn!(relay = %error.url, event = %id, "disconnects on this event: it is left out for a day");
             self.settle(id, Outcome::Refused(Prefix::Closed), Some(ParkReason::Refused(Prefix::Closed))).await;
         }
@@ -243,7 +254,7 @@ impl Mover {
         for id in group.drain(..) {
             match self.fates.found(id, pass) {
                 Found::New if self.wanted => fresh.push(id),
-                Found::New => self.fates.settle(id, Outcome::NotWanted),
+                Found::New => _ = self.fates.settle(id, Outcome::NotWanted),
                 Found::Again => {
                     self.new_in_pass += 1;
                     transfer.want(id);
@@ -303,14 +314,17 @@ impl Mover {
     }
 
     async fn settle(&mut self, id: EventId, outcome: Outcome, park: Option<ParkReason>) {
-        self.fates.settle(id, outcome);
-        if let (Some(tell), Some(stored)) = (&self.storing, self.untold.remove(&id))
-            && outcome == Outcome::Stored
+        let stored = self.fates.settle(id, outcome);
+        if let (Some(tell), Some(event)) = (&self.storing, self.untold.remove(&id))
+            && stored
         {
-            tell(stored);
+            tell(event);
         }
         let holder = self.holder;
-        self.progress.send_modify(|progress| progress.settled[holder] += 1);
+        self.progress.send_modify(|progress| {
+            progress.settled[holder] += 1;
+            progress.stored[holder] += u64::from(stored);
+        });
         if let Some(reason) = park {
             self.to_park.push((id, reason));
             if self.to_park.len() >= PARK_GROUP {

@@ -1,8 +1,9 @@
 //! Where a job stands, for whoever looks on.
 
+use crate::job_state::JobState;
 use crate::outcome::BySide;
 
-/// What a job is doing, in the words of `status`.
+/// What a job is doing, in the words that a terminal shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Not started.
@@ -33,10 +34,21 @@ impl Phase {
             Self::Done => "done",
         }
     }
+
+    /// The state that `status` shows; `reached` when both relays are connected.
+    #[must_use]
+    pub const fn state(self, reached: bool) -> JobState {
+        match self {
+            Self::Idle | Self::Connecting if reached => JobState::Connected,
+            Self::Idle | Self::Connecting | Self::Reconciling => JobState::Reconciling,
+            Self::Transferring | Self::Done => JobState::Transferring,
+            Self::Waiting => JobState::BackingOff,
+        }
+    }
 }
 
 /// A view of a job under way.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// What it is doing.
     pub phase: Phase,
@@ -46,4 +58,6 @@ pub struct Progress {
     pub found: BySide<u64>,
     /// How many of them have come to their end.
     pub settled: BySide<u64>,
+    /// How many of them the other side has stored.
+    pub stored: BySide<u64>,
 }

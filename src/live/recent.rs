@@ -1,16 +1,16 @@
-//! The ids a stream has seen lately: what comes again, or comes back as an echo, is known.
+//! The ids a relay got lately: what comes again, or comes back as an echo, is known.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::nostr::EventId;
 
-/// Ids remembered per job: an echo comes back within seconds, and 10,000 are minutes of a busy
-/// relay and half a megabyte.
-const REMEMBERED: usize = 10_000;
+/// Ids remembered per relay: an echo comes back within seconds, and 4000 are 20 seconds of 200
+/// events each, and 400 kB. What is forgotten comes back as a duplicate, and does no harm.
+const REMEMBERED: usize = 4000;
 
-/// What the streams of a job and its runs have passed on lately. Clones share one memory: both
-/// directions do, or each would take the other's for news.
+/// What a relay is known to have got lately: it said so itself, or a stream or a run has brought
+/// it. Clones share one memory.
 #[derive(Clone, Debug)]
 pub struct Seen(Arc<Mutex<Recent>>);
 
@@ -25,6 +25,11 @@ impl Seen {
     pub fn insert(&self, id: EventId) -> bool {
         // Held for one look, never across an await; a panic under it would be this function's own.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id)
+    }
+
+    /// It did not get it after all.
+    pub fn forget(&self, id: EventId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).known.remove(&id);
     }
 }
 

@@ -118,6 +118,13 @@ impl Reason {
         Self { prefix, text: shown }
     }
 
+    /// Whether it says that more subscriptions are open than the relay allows.
+    #[must_use]
+    pub fn is_about_subscriptions(&self) -> bool {
+        let text = self.text.as_str().to_ascii_lowercase();
+        text.contains("subscription") || text.contains("concurrent") || text.contains("too many req")
+    }
+
     /// Whether an `invalid:` is about time, so that the event may be taken later.
     #[must_use]
     pub fn is_about_time(&self) -> bool {

@@ -65,6 +65,8 @@ pub struct Pager {
     seen: HashSet<EventId>,
     /// Pages in a row that brought nothing new.
     stalled: u8,
+    /// Whether the last page was not in order.
+    doubted: bool,
     dense: Vec<DenseSecond>,
 }
 
@@ -102,6 +104,7 @@ impl Pager {
             oldest: None,
             seen: HashSet::new(),
             stalled: 0,
+            doubted: false,
             dense: Vec::new(),
         }
     }
@@ -136,6 +139,14 @@ impl Pager {
             return Err(PagerError::Limit("pages"));
         }
         self.size.largest = self.size.largest.max(page.received);
+        // An old event that was published while the page was sent would take the listing down to
+        // its second, past all that lies between. It is in its place when the page comes again;
+        // a relay that has an order of its own is asked twice once, and then taken as it is.
+        let is_ordered = page.heads.is_sorted_by(|a, b| a.created_at >= b.created_at);
+        let was_doubted = std::mem::replace(&mut self.doubted, !is_ordered);
+        if !is_ordered && !was_doubted && matches!(self.state, State::Walk | State::Below { .. }) {
+            return Ok(Vec::new());
+        }
         let mut heads = match std::mem::replace(&mut self.state, State::Done) {
             State::Walk => self.walked(page)?,
             State::Below { last } => self.probed(&last, page)?,

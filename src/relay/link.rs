@@ -137,10 +137,10 @@ impl Link {
         Ok(Some(!later.events.is_empty()))
     }
 
-    /// Hears events as they appear.
+    /// Hears events as they appear that match any of these.
     #[must_use]
-    pub fn listen(&self, filter: Filter) -> Stream {
-        Stream { open: self.open(Request::Live { filter }), link: self.clone() }
+    pub fn listen(&self, filters: Vec<Filter>) -> Stream {
+        Stream { open: self.open(Request::Live { filters }), link: self.clone() }
     }
 
     /// Opens a negentropy session with its first query.

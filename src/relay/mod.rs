@@ -4,6 +4,7 @@
 //! relay says comes back in order. A connection is made when there is something to ask, and again
 //! after it was lost, never behind the back of whoever waits: what was under way fails first.
 
+mod auth;
 mod connection;
 mod dial;
 mod error;
@@ -152,6 +153,12 @@ impl Relay {
     #[must_use]
     pub fn url(&self) -> &RelayUrl {
         &self.shared.options.url
+    }
+
+    /// Whether both are handles of one connection.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// How its connections fare.

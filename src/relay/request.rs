@@ -62,11 +62,11 @@ pub enum Request {
         /// The most events to take before the relay counts as flooding.
         quota: usize,
     },
-    /// Events as they appear, until it is closed. One stored event is asked for as well: some
-    /// relays read `limit: 0` as "no limit", and some never send its EOSE.
+    /// Events as they appear, until it is closed. One stored event a filter is asked for as well:
+    /// some relays read `limit: 0` as "no limit", and some never send its EOSE.
     Live {
-        /// What is asked.
-        filter: Filter,
+        /// What is asked: what matches any of them.
+        filters: Vec<Filter>,
     },
     /// A negentropy session, which stays open until it is closed.
     NegOpen {

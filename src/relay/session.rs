@@ -1,5 +1,5 @@
 //! What is under way on one connection: subscriptions, negentropy sessions, events awaiting
-//! their OK, AUTH, and how long each may take. Pure.
+//! their OK, and how long each may take. Pure.
 //!
 //! Requests go in under a token of the caller's; what the relay says to them comes out under
 //! the same token. Frames go out in the order in which they may be sent: a relay that asks us
@@ -7,17 +7,20 @@
 //! subscription.
 
 use std::collections::{HashMap, VecDeque};
+use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::auth::{Auth, Verdict};
 use super::request::{Delivery, Failure, Meter, Request, SessionLimits, Token};
 use crate::nostr::{EoseHint, Event, EventError, EventId, NegRefusal, PeerText, Prefix, Reason, RelayMessage};
 
+/// How many times its wait a request may go unanswered, beyond that wait, while others are
+/// answered: at 64 kbit/s, two minutes are a megabyte that was sent before it.
+const PASSED_OVER: u32 = 3;
+
 /// How often a REQ is sent again when the relay says `rate-limited:`.
 const MAX_RATE_RETRIES: u8 = 3;
-
-/// How often a challenge that took the place of the one just answered is answered in its turn.
-const MAX_NEW_CHALLENGES: u8 = 3;
 
 #[derive(Debug)]
 struct Open {
@@ -34,16 +37,6 @@ struct Open {
     rate_retries: u8,
 }
 
-#[derive(Debug, Default)]
-enum Auth {
-    #[default]
-    Idle,
-    /// Somebody waits for it; the challenge or the signature is still to come.
-    Wanted { deadline: Instant },
-    /// Answered; the relay's OK is awaited.
-    Sent { id: EventId, challenge: Option<String>, deadline: Instant },
-}
-
 /// The state of one connection.
 #[derive(Debug)]
 pub struct Session {
@@ -53,15 +46,14 @@ pub struct Session {
     /// Several jobs may publish one event; the relay answers each in turn.
     publishes: HashMap<EventId, VecDeque<Token>>,
     last_ok: Option<Instant>,
+    /// When anything last came that was asked for.
+    last_answer: Option<Instant>,
     /// Requests that are not sent yet.
     waiting: VecDeque<Token>,
     subscriptions: usize,
     frames: VecDeque<String>,
     deliveries: VecDeque<(Token, Delivery)>,
-    challenge: Option<String>,
     auth: Auth,
-    new_challenges: u8,
-    awaiting_auth: Vec<Token>,
     cooling_until: Option<Instant>,
     notices: VecDeque<PeerText>,
     /// How often the relay asked to slow down.
@@ -75,19 +67,17 @@ impl Session {
     #[must_use]
     pub fn new(limits: SessionLimits) -> Self {
         Self {
+            auth: Auth::new(limits.answer),
             limits,
             open: HashMap::new(),
             names: HashMap::new(),
             publishes: HashMap::new(),
             last_ok: None,
+            last_answer: None,
             waiting: VecDeque::new(),
             subscriptions: 0,
             frames: VecDeque::new(),
             deliveries: VecDeque::new(),
-            challenge: None,
-            auth: Auth::Idle,
-            new_challenges: 0,
-            awaiting_auth: Vec::new(),
             cooling_until: None,
             notices: VecDeque::new(),
             cooldowns: 0,
@@ -170,24 +160,17 @@ impl Session {
             RelayMessage::Eose { sub, hint } => self.eose(&sub, hint, frame.len(), now),
             RelayMessage::Closed { sub, reason } => self.closed(&sub, reason, None, now),
             RelayMessage::NegErr { sub, reason, max } => self.closed(&sub, reason, max, now),
-            RelayMessage::NegMsg { sub, message } => self.neg_answer(&sub, message, frame.len()),
+            RelayMessage::NegMsg { sub, message } => self.neg_answer(&sub, message, frame.len(), now),
             RelayMessage::Ok { id, accepted, reason } => self.ok(id, accepted, reason, frame.len(), now),
             RelayMessage::Notice(text) => self.notice(text, now),
-            RelayMessage::Auth(challenge) => self.challenge = Some(challenge),
+            RelayMessage::Auth(challenge) => self.auth.challenged(challenge),
         }
     }
 
     /// Tells the time: requests whose deadline has passed fail, a cooldown may end.
     pub fn tick(&mut self, now: Instant) {
-        let stalled = self.last_ok.is_none_or(|last| last + self.limits.answer <= now);
-        let late: Vec<Token> = self
-            .open
-            .iter()
-            .filter(|(_, open)| open.deadline.is_some_and(|deadline| deadline <= now))
-            // Events queue behind one another: an OK for one is progress for all.
-            .filter(|(_, open)| !matches!(open.request, Request::Publish { .. }) || stalled)
-            .map(|(token, _)| *token)
-            .collect();
+        let late: Vec<Token> =
+            self.open.iter().filter(|(_, open)| self.is_late(open, now)).map(|(token, _)| *token).collect();
         for token in late {
             // Collected from the same map just above, and nothing removes two at once.
             let Some(open) = self.open.get(&token) else { continue };
@@ -209,15 +192,30 @@ impl Session {
             };
             self.finish(token, delivery, now);
         }
-        if let Auth::Wanted { deadline } | Auth::Sent { deadline, .. } = self.auth
-            && deadline <= now
-        {
-            self.auth_failed(&Reason::parse("auth-required: no answer to AUTH in time"), now);
+        if let Some(verdict) = self.auth.tick(now) {
+            self.authenticated(verdict, now);
         }
         if self.cooling_until.is_some_and(|until| until <= now) {
             self.cooling_until = None;
         }
         self.send_waiting(now);
+    }
+
+    /// Whether the answer to a request is not to be expected any more. Questions and answers queue
+    /// behind one another, on a slow line for minutes: while others are answered it is not late
+    /// yet, for so long as a relay may pass one over and answer the rest.
+    fn is_late(&self, open: &Open, now: Instant) -> bool {
+        let is_due = |deadline: Instant| deadline <= now;
+        let wait = match open.request {
+            Request::NegOpen { .. } if !open.answered => self.limits.neg_open,
+            _ => self.limits.answer,
+        };
+        let silent = |last: Option<Instant>| last.is_none_or(|last| is_due(last + wait));
+        // Each event waits for all that were sent before it: an OK for one is progress for all.
+        let may_queue = matches!(open.request, Request::Publish { .. }) && !silent(self.last_ok);
+        open.deadline.is_some_and(is_due)
+            && !may_queue
+            && (silent(self.last_answer) || open.deadline.is_some_and(|deadline| is_due(deadline + wait * PASSED_OVER)))
     }
 
     /// The connection ended: everything under way failed for that reason.
@@ -251,16 +249,13 @@ impl Session {
     /// The challenge to sign now, if somebody waits for it; answer with [`Self::authenticate`].
     #[must_use]
     pub fn challenge(&self) -> Option<&str> {
-        match self.auth {
-            Auth::Wanted { .. } => self.challenge.as_deref(),
-            _ => None,
-        }
+        self.auth.to_sign()
     }
 
     /// Sends a signed answer to the challenge (NIP-42).
     pub fn authenticate(&mut self, id: EventId, event: &str, now: Instant) {
         self.frames.push_back(format!(r#"["AUTH",{event}]"#));
-        self.auth = Auth::Sent { id, challenge: self.challenge.clone(), deadline: now + self.limits.answer };
+        self.auth.sent(id, now);
     }
 
     fn event(&mut self, sub: &str, raw: &str, bytes: usize, now: Instant) {
@@ -268,16 +263,16 @@ impl Session {
         let Some((token, open)) = self.named(sub) else { return };
         open.meter.add_received(bytes);
         open.received += 1;
-        let filter = match &open.request {
+        let filters = match &open.request {
             Request::Req { quota, .. } if open.received > *quota => {
                 return self.finish(token, Delivery::Failed(Failure::Flood), now);
             }
-            Request::Req { filter, .. } => filter,
-            Request::Live { filter } => filter,
+            Request::Req { filter, .. } => slice::from_ref(filter),
+            Request::Live { filters } => filters,
             Request::NegOpen { .. } | Request::Publish { .. } => return,
         };
         let delivery = match Event::parse(raw) {
-            Ok(event) if filter.matches(&event) => Some(Delivery::Event(event)),
+            Ok(event) if filters.iter().any(|filter| filter.matches(&event)) => Some(Delivery::Event(event)),
             Ok(_) => None,
             Err(EventError::WrongId(id)) => Some(Delivery::Invalid(id)),
             Err(EventError::Malformed { id, .. }) => id.map(Delivery::Invalid),
@@ -286,6 +281,7 @@ impl Session {
         if let Some(delivery) = delivery {
             if matches!(open.request, Request::Req { .. }) {
                 open.deadline = Some(deadline);
+                self.last_answer = Some(now);
             }
             self.deliveries.push_back((token, delivery));
         }
@@ -294,8 +290,9 @@ impl Session {
     fn eose(&mut self, sub: &str, hint: Option<EoseHint>, bytes: usize, now: Instant) {
         let Some((token, open)) = self.named(sub) else { return };
         open.meter.add_received(bytes);
-        let received = open.received;
-        if matches!(open.request, Request::Live { .. }) {
+        let (received, is_live) = (open.received, matches!(open.request, Request::Live { .. }));
+        self.last_answer = Some(now);
+        if is_live {
             return self.listening(token);
         }
         self.finish(token, Delivery::End { received, hint }, now);
@@ -314,10 +311,12 @@ impl Session {
         let cooling = self.cooling(now);
         let Some((token, open)) = self.named(sub) else { return };
         let is_neg = matches!(open.request, Request::NegOpen { .. });
+        // A pause makes no room for a stream: whoever opened it has to open fewer.
+        let is_one_too_many = matches!(open.request, Request::Live { .. }) && reason.is_about_subscriptions();
         match reason.prefix {
             Prefix::AuthRequired if !open.auth_tried => self.want_auth(token, &reason, now),
             Prefix::AuthRequired => self.finish(token, Delivery::Failed(Failure::AuthRefused(reason)), now),
-            Prefix::RateLimited if open.rate_retries < MAX_RATE_RETRIES && !is_neg => {
+            Prefix::RateLimited if open.rate_retries < MAX_RATE_RETRIES && !is_neg && !is_one_too_many => {
                 open.rate_retries += 1;
                 self.cool(cooling);
                 self.wait_again(token);
@@ -330,28 +329,21 @@ impl Session {
         }
     }
 
-    fn neg_answer(&mut self, sub: &str, message: Vec<u8>, bytes: usize) {
+    fn neg_answer(&mut self, sub: &str, message: Vec<u8>, bytes: usize, now: Instant) {
         let Some((token, open)) = self.named(sub) else { return };
         open.meter.add_received(bytes);
         open.answered = true;
         open.deadline = None;
+        self.last_answer = Some(now);
         self.deliveries.push_back((token, Delivery::NegMessage(message)));
     }
 
     fn ok(&mut self, id: Option<EventId>, accepted: bool, reason: Reason, bytes: usize, now: Instant) {
-        if let Auth::Sent { id: ours, challenge, .. } = &self.auth
-            && id == Some(*ours)
-        {
-            // Some relays make a new challenge with every refusal, which ends the one before.
-            let outdated = *challenge != self.challenge && self.new_challenges < MAX_NEW_CHALLENGES;
-            return match accepted {
-                true => self.auth_succeeded(now),
-                false if outdated => {
-                    self.new_challenges += 1;
-                    self.auth = Auth::Wanted { deadline: now + self.limits.answer };
-                }
-                false => self.auth_failed(&reason, now),
-            };
+        if self.auth.is_ours(id) {
+            if let Some(verdict) = self.auth.answered(accepted, reason, now) {
+                self.authenticated(verdict, now);
+            }
+            return;
         }
         // An OK without an id can be meant for one event only if one alone is under way.
         let tokens = match id {
@@ -360,7 +352,7 @@ impl Session {
             None => None,
         };
         let Some(&token) = tokens.and_then(VecDeque::front) else { return };
-        self.last_ok = Some(now);
+        (self.last_ok, self.last_answer) = (Some(now), Some(now));
         let cooling = self.cooling(now);
         let Some(open) = self.open.get_mut(&token) else { return };
         open.meter.add_received(bytes);
@@ -436,26 +428,20 @@ impl Session {
             open.auth_tried = true;
             open.deadline = None;
         }
-        self.awaiting_auth.push(token);
-        if matches!(self.auth, Auth::Idle) {
-            self.auth = Auth::Wanted { deadline: now + self.limits.answer };
-        }
+        self.auth.want(token, now);
     }
 
-    fn auth_succeeded(&mut self, now: Instant) {
-        self.auth = Auth::Idle;
-        self.new_challenges = 0;
-        for token in std::mem::take(&mut self.awaiting_auth) {
-            self.wait_again(token);
-        }
-        self.send_waiting(now);
-    }
-
-    fn auth_failed(&mut self, reason: &Reason, now: Instant) {
-        self.auth = Auth::Idle;
-        self.new_challenges = 0;
-        for token in std::mem::take(&mut self.awaiting_auth) {
-            self.finish(token, Delivery::Failed(Failure::AuthRefused(reason.clone())), now);
+    fn authenticated(&mut self, verdict: Verdict, now: Instant) {
+        match verdict {
+            Verdict::Known(tokens) => {
+                tokens.into_iter().for_each(|token| self.wait_again(token));
+                self.send_waiting(now);
+            }
+            Verdict::Refused(tokens, reason) => {
+                for token in tokens {
+                    self.finish(token, Delivery::Failed(Failure::AuthRefused(reason.clone())), now);
+                }
+            }
         }
     }
 
@@ -488,9 +474,11 @@ impl Session {
                     self.subscriptions += 1;
                     (format!(r#"["REQ","{name}",{}]"#, filter.to_value(Some(*limit))), self.limits.answer)
                 }
-                Request::Live { filter } => {
+                Request::Live { filters } => {
                     self.subscriptions += 1;
-                    (format!(r#"["REQ","{name}",{}]"#, filter.to_value(Some(1))), self.limits.answer)
+                    let filters: String =
+                        filters.iter().map(|filter| format!(",{}", filter.to_value(Some(1)))).collect();
+                    (format!(r#"["REQ","{name}"{filters}]"#), self.limits.answer)
                 }
                 Request::NegOpen { filter, message } => {
                     (format!(r#"["NEG-OPEN","{name}",{filter},"{}"]"#, hex::encode(message)), self.limits.neg_open)

@@ -301,3 +301,44 @@ fn a_lost_connection_fails_everything_under_way() {
     assert_eq!(heard.len(), 3);
     assert!(heard.iter().all(|(_, d)| matches!(d, Delivery::Failed(Failure::Lost(why)) if why == "reset")));
 }
+
+/// A slow line: what was sent before is answered first.
+#[test]
+fn what_queues_behind_others_is_not_late() {
+    let ok = format!(r#"["OK","{ID}",true,""]"#);
+    let mut bench = Bench::new(false);
+    bench.req(1);
+    bench.neg(2);
+    for n in 10..20 {
+        bench.publish(n);
+    }
+    // OKs come, 5 s apart: neither the listing nor NEG-OPEN is given up.
+    for _ in 0..7 {
+        bench.hear(&ok);
+        bench.wait(5);
+    }
+    let heard = bench.heard();
+    assert_eq!(heard.len(), 7, "{heard:?}");
+    assert!(heard.iter().all(|(_, delivery)| matches!(delivery, Delivery::Ack { .. })), "{heard:?}");
+    assert!(!bench.session.is_unanswered());
+    bench.hear(r#"["EOSE","r1"]"#);
+    assert!(matches!(bench.only(), Delivery::End { .. }));
+}
+
+#[test]
+fn what_is_passed_over_is_given_up_while_others_are_answered() {
+    let ok = format!(r#"["OK","{ID}",true,""]"#);
+    let mut bench = Bench::new(false);
+    bench.req(1);
+    let mut seconds = 0;
+    for n in 10..60 {
+        bench.publish(n);
+        bench.hear(&ok);
+        bench.wait(5);
+        seconds += 5;
+        if bench.heard().iter().any(|(token, _)| *token == 1) {
+            break;
+        }
+    }
+    assert_eq!(seconds, 120, "four times the wait of 30 s");
+}

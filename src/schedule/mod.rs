@@ -44,8 +44,13 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        // A job is mostly waiting for relays; what it computes, signatures, is bounded elsewhere.
-        // A dozen relays may hang, until their backoff is long, and leave room for others.
+        // What bounds them all is memory: a job may hold its two spools (2 MiB each) and a listing
+        // of 100,000 ids (4 MB), so 32 of them hold a quarter of a GiB, and far less where relays
+        // speak negentropy and are in step. Time does not: a job mostly waits for relays, and a
+        // run of equal sets is over within three round trips, so 32 places see to thousands of
+        // jobs in five minutes. Two of a peer: a long copy leaves the other place to the rest of
+        // that peer's jobs. So 15 peers may hang at once, each for the minute or so until it is
+        // given up and its backoff begins, and there is a place for the others.
         Self { jobs: 32, jobs_per_peer: 2 }
     }
 }

@@ -7,10 +7,12 @@ use serde_json::value::RawValue;
 
 use super::schema::{from_int, to_int};
 use crate::job_spec::{JobKey, JobSpec, Side};
+use crate::job_state::JobState;
 use crate::nostr::Timestamp;
 use crate::outcome::{Ending, Report};
 
-/// A job, as `status` shows it. Counts, bytes and duration are those of its last run.
+/// A job, as `status` shows it. Counts, bytes and duration are those of its last run, or of the
+/// one under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobRow {
     /// Its key, in hex.
@@ -22,9 +24,13 @@ pub struct JobRow {
     /// `pull`, `push` or `both`.
     pub direction: String,
     /// What it does, or how its last run ended.
-    pub state: String,
-    /// When its last run began.
-    pub last_attempt: Timestamp,
+    pub state: JobState,
+    /// Whether a run is under way, in whatever process.
+    pub running: bool,
+    /// Whether the daemon, or the config, has it; a job that was called for once stays for a while.
+    pub configured: bool,
+    /// When its last run began, if there was one.
+    pub last_attempt: Option<Timestamp>,
     /// When a run last converged.
     pub last_success: Option<Timestamp>,
     /// When a pass over the whole filter last ran to its end.
@@ -41,8 +47,63 @@ pub struct JobRow {
     pub last_error: Option<String>,
     /// Runs in a row that failed.
     pub failures: u64,
-    /// When it is due.
+    /// When it is due, where a daemon is there to run it.
     pub next_run: Option<Timestamp>,
+}
+
+impl JobRow {
+    /// Of a job that never ran.
+    pub(super) fn new(job: &JobSpec) -> Self {
+        Self {
+            key: job.key().to_string(),
+            peer: job.peer.clone(),
+            filter: job.name.clone(),
+            direction: job.direction.as_str().to_owned(),
+            state: JobState::Idle,
+            running: false,
+            configured: true,
+            last_attempt: None,
+            last_success: None,
+            last_whole: None,
+            down: 0,
+            up: 0,
+            bytes: 0,
+            duration_ms: 0,
+            last_error: None,
+            failures: 0,
+            next_run: None,
+        }
+    }
+}
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunNote {
+    /// What it does.
+    pub state: JobState,
+    /// Events stored at the local relay so far.
+    pub down: u64,
+    /// Events stored at the peer so far.
+    pub up: u64,
+    /// Bytes sent and received so far, at both relays.
+    pub bytes: u64,
+}
+
+/// What the daemon says of a job between its runs.
+#[derive(Debug)]
+pub struct JobNote {
+    pub(super) job: Job,
+    state: Option<JobState>,
+    next_run: Option<Timestamp>,
+}
+
+impl JobNote {
+    /// `state` is left out where it did not change: another process may run the job just now, and
+    /// says so itself.
+    #[must_use]
+    pub fn new(job: &JobSpec, state: Option<JobState>, next_run: Option<Timestamp>) -> Self {
+        Self { job: job.into(), state, next_run }
+    }
 }
 
 /// A run that ended.
@@ -90,7 +151,17 @@ impl From<&JobSpec> for Job {
 }
 
 pub(super) fn begin(db: &Connection, job: &Job, now: Timestamp) -> rusqlite::Result<()> {
-    upsert(db, job, "reconciling", now)
+    upsert(db, job, JobState::Reconciling, now)?;
+    db.prepare_cached("UPDATE jobs SET down = 0, up = 0, bytes = 0, duration_ms = 0 WHERE key = ?1")?
+        .execute([&job.key])?;
+    Ok(())
+}
+
+pub(super) fn note_run(db: &Connection, key: JobKey, note: RunNote) -> rusqlite::Result<()> {
+    db.prepare_cached("UPDATE jobs SET state = ?2, down = ?3, up = ?4, bytes = ?5 WHERE key = ?1")?.execute(
+        params![key.to_string(), note.state.as_str(), to_int(note.down), to_int(note.up), to_int(note.bytes)],
+    )?;
+    Ok(())
 }
 
 pub(super) fn end(
@@ -102,14 +173,12 @@ pub(super) fn end(
 ) -> rusqlite::Result<()> {
     let json = serde_json::to_string(report).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
     let started = now.saturating_sub(report.duration_ms / 1000);
-    // The state it leaves, and what becomes of the count of failures: times, plus.
-    let (state, times, plus) = match report.outcome {
-        Ending::Converged => ("converged", 0, 0),
-        Ending::Partial => ("partial", 0, 0),
-        Ending::Blocked => ("blocked", 1, 1),
-        Ending::Failed => ("failed", 1, 1),
-        // They say nothing about the job.
-        Ending::DryRun | Ending::Interrupted | Ending::Locked => ("idle", 1, 0),
+    let state = JobState::after(report.outcome);
+    // What becomes of the count of failures: times, plus.
+    let (times, plus) = match report.outcome {
+        Ending::Converged | Ending::Partial => (0, 0),
+        Ending::Blocked | Ending::Failed => (1, 1),
+        Ending::DryRun | Ending::Interrupted | Ending::Locked => (1, 0),
     };
     let bytes: u64 = Side::BOTH.iter().map(|&side| report.bytes_sent[side] + report.bytes_received[side]).sum();
 
@@ -148,28 +217,40 @@ pub(super) fn end(
     db.commit()
 }
 
-fn upsert(db: &Connection, job: &Job, state: &str, started: Timestamp) -> rusqlite::Result<()> {
+fn upsert(db: &Connection, job: &Job, state: JobState, started: Timestamp) -> rusqlite::Result<()> {
     db.prepare_cached(
         "INSERT INTO jobs (key, peer, filter, direction, state, last_attempt) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
          ON CONFLICT DO UPDATE SET peer = excluded.peer, filter = excluded.filter, direction = excluded.direction,
            state = excluded.state, last_attempt = excluded.last_attempt",
     )?
-    .execute(params![job.key, job.peer, job.filter, job.direction, state, to_int(started)])?;
+    .execute(params![job.key, job.peer, job.filter, job.direction, state.as_str(), to_int(started)])?;
     Ok(())
 }
 
-pub(super) fn set_state(
-    db: &Connection,
-    key: JobKey,
-    state: &str,
-    next_run: Option<Timestamp>,
-) -> rusqlite::Result<()> {
-    db.prepare_cached("UPDATE jobs SET state = ?2, next_run = ?3 WHERE key = ?1")?.execute(params![
-        key.to_string(),
-        state,
-        next_run.map(to_int)
-    ])?;
-    Ok(())
+/// Writes what the daemon says of jobs; `all` when it has no others.
+pub(super) fn note(db: &mut Connection, notes: &[JobNote], all: bool) -> rusqlite::Result<()> {
+    let db = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    if all {
+        db.execute("UPDATE jobs SET planned = 0", [])?;
+    }
+    for JobNote { job, state, next_run } in notes {
+        db.prepare_cached(
+            "INSERT INTO jobs (key, peer, filter, direction, state, last_attempt, next_run, planned)
+             VALUES (?1, ?2, ?3, ?4, coalesce(?5, 'idle'), ?7, ?6, 1)
+             ON CONFLICT DO UPDATE SET peer = excluded.peer, filter = excluded.filter,
+               direction = excluded.direction, state = coalesce(?5, state), next_run = excluded.next_run, planned = 1",
+        )?
+        .execute(params![
+            job.key,
+            job.peer,
+            job.filter,
+            job.direction,
+            state.map(JobState::as_str),
+            next_run.map(to_int),
+            NEVER
+        ])?;
+    }
+    db.commit()
 }
 
 pub(super) fn rows(db: &Connection) -> rusqlite::Result<Vec<JobRow>> {
@@ -183,8 +264,11 @@ fn job_row(row: &Row<'_>) -> rusqlite::Result<JobRow> {
         peer: row.get("peer")?,
         filter: row.get("filter")?,
         direction: row.get("direction")?,
-        state: row.get("state")?,
-        last_attempt: from_int(row.get("last_attempt")?),
+        // A word of another version is none of ours.
+        state: JobState::named(row.get_ref("state")?.as_str()?).unwrap_or(JobState::Idle),
+        running: false,
+        configured: row.get("planned")?,
+        last_attempt: Some(row.get("last_attempt")?).filter(|at| *at != NEVER).map(from_int),
         last_success: time("last_success")?,
         last_whole: time("last_whole")?,
         down: from_int(row.get("down")?),
@@ -230,13 +314,20 @@ pub(super) fn forget(db: &mut Connection, keys: &[JobKey]) -> rusqlite::Result<(
     db.commit()
 }
 
-/// Forgets the jobs that are no longer run: an active one runs once a day at least.
+/// Forgets the jobs that are no longer run: an active one runs once a day at least, or is in a
+/// daemon's plan.
 pub(super) fn prune(db: &Connection, now: Timestamp) -> rusqlite::Result<()> {
-    if db.execute("DELETE FROM jobs WHERE last_attempt < ?1", [to_int(now.saturating_sub(JOBS_HELD))])? > 0 {
+    if db
+        .execute("DELETE FROM jobs WHERE last_attempt < ?1 AND planned = 0", [to_int(now.saturating_sub(JOBS_HELD))])?
+        > 0
+    {
         db.execute("DELETE FROM runs WHERE job NOT IN (SELECT key FROM jobs)", [])?;
     }
     Ok(())
 }
+
+/// Stands in the place of a time for a job that never ran.
+const NEVER: i64 = 0;
 
 /// Runs kept of a job: a day of five-minute runs, for the page that plots them.
 pub const RUNS_KEPT: u32 = 300;

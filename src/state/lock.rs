@@ -1,8 +1,10 @@
-//! The lock of a job: no two runs of it at once, in whatever process.
+//! Locks that a process holds until it ends, however it ends: one of each job, so that no two runs
+//! of it are under way at once; one of all daemons, so that others see whether there is one.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::job_spec::JobKey;
 
@@ -55,7 +57,15 @@ impl JobLock {
             .truncate(false)
             .open(&path)
             .map_err(|error| io(&path, error))?;
-        match file.try_lock() {
+        let mut taken = file.try_lock();
+        for _ in 0..LOOKS {
+            if !matches!(taken, Err(TryLockError::WouldBlock)) {
+                break;
+            }
+            wait();
+            taken = file.try_lock();
+        }
+        match taken {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let holder = fs::read_to_string(&path).ok().and_then(|pid| pid.trim().parse().ok());
@@ -68,13 +78,52 @@ impl JobLock {
         Ok(Self { _file: file })
     }
 
-    /// Whether a run holds the job with this key, in hex. It takes nothing from anybody.
+    /// Whether a run holds the job with this key, in hex.
     #[must_use]
     pub fn is_held(dir: &Path, key: &str) -> bool {
         let file = File::open(dir.join("locks").join(format!("{key}.lock")));
         file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 }
+
+/// Whoever looks whether a lock is held has it for some microseconds: who wants it tries so often
+/// before it believes that there is another run.
+const LOOKS: u32 = 3;
+
+#[allow(clippy::disallowed_methods, reason = "milliseconds, and only where another run holds the job")]
+fn wait() {
+    std::thread::sleep(Duration::from_millis(2));
+}
+
+/// A daemon runs until this is dropped, or the process ends however it ends. There may be several.
+#[derive(Debug)]
+pub struct DaemonLock {
+    _file: File,
+}
+
+impl DaemonLock {
+    /// Says that a daemon runs on the state in `dir`.
+    ///
+    /// # Errors
+    /// When the file of the lock cannot be used.
+    pub fn take(dir: &Path) -> Result<Self, LockError> {
+        let path = dir.join(DAEMON);
+        let io = |source| LockError::Io { path: path.clone(), source };
+        let file = File::options().write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        // Only somebody who looks, for microseconds, holds it alone.
+        file.lock_shared().map_err(io)?;
+        Ok(Self { _file: file })
+    }
+
+    /// Whether a daemon runs on the state in `dir`.
+    #[must_use]
+    pub fn is_held(dir: &Path) -> bool {
+        let file = File::open(dir.join(DAEMON));
+        file.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+    }
+}
+
+const DAEMON: &str = "daemon.lock";
 
 #[cfg(test)]
 mod tests {
@@ -91,6 +140,37 @@ mod tests {
         assert!(JobLock::is_held(dir.path(), &key.to_string()));
         drop(lock);
         assert!(!JobLock::is_held(dir.path(), &key.to_string()));
+    }
+
+    #[test]
+    fn several_daemons_are_seen_as_one() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!DaemonLock::is_held(dir.path()));
+        let (first, second) = (DaemonLock::take(dir.path()).unwrap(), DaemonLock::take(dir.path()).unwrap());
+        assert!(DaemonLock::is_held(dir.path()) && DaemonLock::is_held(dir.path()), "looking takes nothing away");
+        drop(first);
+        assert!(DaemonLock::is_held(dir.path()));
+        drop(second);
+        assert!(!DaemonLock::is_held(dir.path()));
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "in a thread of its own")]
+    fn who_looks_is_no_other_run() {
+        let (dir, key) = (tempfile::tempdir().unwrap(), job("a").key());
+        drop(JobLock::take(dir.path(), key).unwrap());
+        let (path, stop) = (dir.path().to_path_buf(), std::sync::atomic::AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = JobLock::is_held(&path, &key.to_string());
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+            });
+            let refused = (0..2000).filter(|_| JobLock::take(dir.path(), key).is_err()).count();
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(refused, 0);
+        });
     }
 
     #[test]

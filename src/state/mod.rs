@@ -23,10 +23,10 @@ use tokio::sync::{mpsc, oneshot};
 pub use capabilities::Capability;
 pub use dir::{default_dir, is_root};
 pub use error::StateError;
-pub use jobs::{HourRow, JobRow, RUNS_KEPT, RunRow};
-pub use lock::{JobLock, LockError};
+pub use jobs::{HourRow, JobNote, JobRow, RUNS_KEPT, RunNote, RunRow};
+pub use lock::{DaemonLock, JobLock, LockError};
 pub use parked::{ParkedCount, ParkedRow, scope};
-pub use status::StatusView;
+pub use status::{Configured, StatusView};
 
 use crate::job_spec::{JobKey, JobSpec};
 use crate::nostr::{EventId, RelayUrl, Timestamp};
@@ -173,18 +173,12 @@ impl State {
         self.ask(|reply| Command::EndRun { job, report, whole, now, reply }).await
     }
 
-    /// Notes what a job is doing between runs, in the words of `status`, and when it is due. A
-    /// job that never ran has no row, and gets none.
+    /// Notes where a run stands.
     ///
     /// # Errors
     /// When the state cannot be written.
-    pub async fn set_job_state(
-        &self,
-        key: JobKey,
-        state: &'static str,
-        next_run: Option<Timestamp>,
-    ) -> Result<(), StateError> {
-        self.ask(|reply| Command::SetJobState { key, state, next_run, reply }).await
+    pub async fn note_run(&self, key: JobKey, note: RunNote) -> Result<(), StateError> {
+        self.ask(|reply| Command::NoteRun { key, note, reply }).await
     }
 
     /// Forgets jobs that will not come back.
@@ -195,13 +189,24 @@ impl State {
         self.ask(|reply| Command::ForgetJobs { keys, reply }).await
     }
 
-    /// Every job that ran here, by peer and filter; jobs that are no longer configured also,
-    /// for a while.
+    /// Notes what a daemon says of jobs between their runs; `all` when these are all that it has.
+    ///
+    /// # Errors
+    /// When the state cannot be written.
+    pub async fn note_jobs(&self, notes: Vec<JobNote>, all: bool) -> Result<(), StateError> {
+        self.ask(|reply| Command::NoteJobs { notes, all, reply }).await
+    }
+
+    /// Every job that is in a daemon's plan or ran here, by peer and filter; jobs that are no
+    /// longer configured also, for a while. A run that was killed could not say so: what it last
+    /// said does not stand here.
     ///
     /// # Errors
     /// When the state cannot be read.
     pub async fn job_rows(&self) -> Result<Vec<JobRow>, StateError> {
-        self.ask(|reply| Command::JobRows { reply }).await
+        let mut rows = self.ask(|reply| Command::JobRows { reply }).await?;
+        status::look_at_runs(&mut rows, |key| JobLock::is_held(self.dir(), key));
+        Ok(rows)
     }
 
     /// The runs that ended after `since`, of a job or of all, the oldest first.
@@ -247,6 +252,11 @@ impl State {
     ) -> Result<(), StateError> {
         let relay = relay.to_string();
         self.ask(|reply| Command::SetCapability { relay, what, capability, reply }).await
+    }
+
+    /// The directory of the file.
+    fn dir(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
     }
 
     async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, StateError> {

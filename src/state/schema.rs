@@ -134,7 +134,12 @@ pub fn from_int(number: i64) -> u64 {
 
 /// Step `n` brings a file of version `n` to version `n + 1`. A step that was released stays as
 /// it is.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [FIRST, PLANNED];
+
+/// Which jobs a daemon has in its plan.
+const PLANNED: &str = "ALTER TABLE jobs ADD COLUMN planned INTEGER NOT NULL DEFAULT 0;";
+
+const FIRST: &str = "
 CREATE TABLE jobs (
     key TEXT PRIMARY KEY,
     peer TEXT NOT NULL,
@@ -200,4 +205,4 @@ CREATE TABLE capabilities (
     until INTEGER NOT NULL,
     PRIMARY KEY (relay, what)
 ) STRICT, WITHOUT ROWID;
-"];
+";

@@ -7,6 +7,7 @@ use tempfile::{TempDir, tempdir};
 
 use super::*;
 use crate::job_spec::{Direction, Limits, RelativeTime, StrategyChoice};
+use crate::job_state::JobState;
 use crate::nostr::Prefix;
 use crate::outcome::{BySide, Ending, Moved, Skip};
 
@@ -86,10 +87,20 @@ async fn a_run_is_remembered_by_the_next_process() {
     let notes = job("notes");
     state.begin_run(&notes, NOW).await.unwrap();
     let row = &state.job_rows().await.unwrap()[0];
-    assert_eq!((row.state.as_str(), row.last_attempt, row.last_success), ("reconciling", NOW, None));
+    assert_eq!((row.state, row.last_attempt, row.last_success), (JobState::Idle, Some(NOW), None), "no lock is held");
+    let lock = JobLock::take(dir.path(), notes.key()).unwrap();
+    state.begin_run(&notes, NOW).await.unwrap();
+    let row = &state.job_rows().await.unwrap()[0];
+    assert_eq!((row.state, row.running, row.down), (JobState::Reconciling, true, 0));
+    let note = RunNote { state: JobState::Transferring, down: 7, up: 2, bytes: 900 };
+    state.note_run(notes.key(), note).await.unwrap();
+    let row = &state.job_rows().await.unwrap()[0];
+    assert_eq!((row.state, row.running, row.down, row.up, row.bytes), (note.state, true, 7, 2, 900));
+    drop(lock);
 
     state.end_run(&notes, &report(Ending::Converged), true, NOW + 4).await.unwrap();
-    state.set_job_state(notes.key(), "idle", Some(NOW + 300)).await.unwrap();
+    let note = JobNote::new(&notes, Some(JobState::Idle), Some(NOW + 300));
+    state.note_jobs(vec![note], true).await.unwrap();
     drop(state);
 
     let state = State::open(dir.path(), NOW + 10).await.unwrap();
@@ -98,8 +109,10 @@ async fn a_run_is_remembered_by_the_next_process() {
         peer: "community".to_owned(),
         filter: "notes".to_owned(),
         direction: "both".to_owned(),
-        state: "idle".to_owned(),
-        last_attempt: NOW,
+        state: JobState::Idle,
+        running: false,
+        configured: true,
+        last_attempt: Some(NOW),
         last_success: Some(NOW + 4),
         last_whole: Some(NOW + 4),
         down: 118,
@@ -156,6 +169,31 @@ async fn history_and_old_jobs_go() {
 }
 
 #[tokio::test]
+async fn a_daemon_says_which_jobs_it_has() {
+    let (_dir, state) = opened().await;
+    let note = |name| JobNote::new(&job(name), Some(JobState::Idle), Some(NOW + 30));
+    state.end_run(&job("once"), &report(Ending::Converged), true, NOW).await.unwrap();
+    state.note_jobs(vec![note("new"), note("old")], true).await.unwrap();
+    let configured = || async {
+        let rows = state.job_rows().await.unwrap();
+        rows.into_iter().filter(|row| row.configured).map(|row| row.filter).collect::<Vec<_>>()
+    };
+    assert_eq!(configured().await, ["new", "old"]);
+    let row = state.job_rows().await.unwrap().remove(0);
+    assert_eq!((row.last_attempt, row.next_run), (None, Some(NOW + 30)), "{row:?}");
+
+    // It may be long until it runs, and its row stays.
+    state.end_run(&job("old"), &report(Ending::Converged), true, NOW + 91 * DAY).await.unwrap();
+    assert_eq!(state.job_rows().await.unwrap().len(), 2);
+    state.note_jobs(vec![JobNote::new(&job("old"), None, None)], true).await.unwrap();
+    assert_eq!(configured().await, ["old"]);
+    let old = state.job_rows().await.unwrap().into_iter().find(|row| row.filter == "old").unwrap();
+    assert_eq!((old.state, old.next_run), (JobState::Converged, None), "what is not said stays");
+    state.note_jobs(vec![note("new")], false).await.unwrap();
+    assert_eq!(configured().await, ["new", "old"]);
+}
+
+#[tokio::test]
 async fn what_moved_is_summed_by_the_hour() {
     let (_dir, state) = opened().await;
     let hour = NOW / 3600 * 3600;
@@ -170,10 +208,10 @@ async fn what_moved_is_summed_by_the_hour() {
 #[tokio::test]
 async fn status_is_one_object() {
     let (_dir, state) = opened().await;
-    assert_eq!(state.status().await.unwrap(), StatusView::default());
+    assert_eq!(state.status(None, NOW).await.unwrap(), StatusView::default());
     state.end_run(&job("notes"), &report(Ending::Failed), true, NOW).await.unwrap();
     state.park(&relay("wss://here.example"), "", facts(0..2, BLOCKED), NOW, 1000).await.unwrap();
-    let json = serde_json::to_value(state.status().await.unwrap()).unwrap();
+    let json = serde_json::to_value(state.status(None, NOW).await.unwrap()).unwrap();
     assert_eq!(json["jobs"][0]["last_error"], "relay.example: connection refused");
     let parked = serde_json::json!([{"destination": "wss://here.example", "reason": "refused:blocked", "count": 2}]);
     assert_eq!(json["parked"], parked);
@@ -349,7 +387,7 @@ async fn a_state_that_cannot_be_opened_says_what_to_do() {
         ),
         (
             &newer,
-            "tieline.db: its layout is version 99 and this tieline knows version 1: run the version of tieline that",
+            "tieline.db: its layout is version 99 and this tieline knows version 2: run the version of tieline that",
         ),
         (&folder, "tieline.db: "),
     ] {

@@ -8,7 +8,7 @@ use std::thread;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
-use super::jobs::{self, HourRow, Job, JobRow, RunRow};
+use super::jobs::{self, HourRow, Job, JobNote, JobRow, RunNote, RunRow};
 use super::parked::{self, ParkedCount, ParkedRow};
 use super::{Capability, StateError, capabilities};
 use crate::job_spec::JobKey;
@@ -63,6 +63,16 @@ pub enum Command {
         since: Timestamp,
         reply: Reply<Vec<HourRow>>,
     },
+    NoteJobs {
+        notes: Vec<JobNote>,
+        all: bool,
+        reply: Reply<()>,
+    },
+    NoteRun {
+        key: JobKey,
+        note: RunNote,
+        reply: Reply<()>,
+    },
     Park {
         dst: String,
         scope: String,
@@ -90,12 +100,6 @@ pub enum Command {
         relay: String,
         what: &'static str,
         capability: Capability,
-        reply: Reply<()>,
-    },
-    SetJobState {
-        key: JobKey,
-        state: &'static str,
-        next_run: Option<Timestamp>,
         reply: Reply<()>,
     },
 }
@@ -165,6 +169,8 @@ impl Worker {
             }
             Command::ForgetJobs { keys, reply } => self.answer(reply, |db| jobs::forget(db, &keys)),
             Command::MovedPerHour { since, reply } => self.answer(reply, |db| jobs::moved_per_hour(db, since)),
+            Command::NoteJobs { notes, all, reply } => self.answer(reply, |db| jobs::note(db, &notes, all)),
+            Command::NoteRun { key, note, reply } => self.answer(reply, |db| jobs::note_run(db, key, note)),
             Command::Park { dst, scope, facts, now, max_per_dst, reply } => {
                 self.answer(reply, |db| parked::park(db, &dst, &scope, &facts, now, max_per_dst));
             }
@@ -175,9 +181,6 @@ impl Worker {
             Command::RunRows { key, since, reply } => self.answer(reply, |db| jobs::runs(db, key, since)),
             Command::SetCapability { relay, what, capability, reply } => {
                 self.answer(reply, |db| capabilities::write(db, &relay, what, &capability));
-            }
-            Command::SetJobState { key, state, next_run, reply } => {
-                self.answer(reply, |db| jobs::set_state(db, key, state, next_run));
             }
         }
     }

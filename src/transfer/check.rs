@@ -72,7 +72,8 @@ impl Policy {
     #[must_use]
     pub fn check(&self, event: Event, requests: &Requests) -> Checked {
         let id = event.id();
-        let verdict = match self.skip(&event, requests) {
+        let forged = || (event.verify_signature() == Validity::WrongSignature).then_some(Skip::Invalid);
+        let verdict = match self.skip(&event, requests).or_else(forged) {
             Some(skip) => Verdict::Skip(skip),
             None => Verdict::Publish {
                 created_at: event.created_at(),
@@ -83,7 +84,9 @@ impl Policy {
         Checked { id, verdict }
     }
 
-    fn skip(&self, event: &Event, requests: &Requests) -> Option<Skip> {
+    /// Why an event is not to be offered, its signature aside.
+    #[must_use]
+    pub fn skip(&self, event: &Event, requests: &Requests) -> Option<Skip> {
         let own_kind = event.kind();
         // EVENT's brackets, verb and commas.
         let message = event.raw().len() + 10;
@@ -101,8 +104,6 @@ impl Policy {
             Some(Skip::Vanish)
         } else if requests.deleted(event) {
             Some(Skip::Deleted)
-        } else if event.verify_signature() == Validity::WrongSignature {
-            Some(Skip::Invalid)
         } else {
             None
         }

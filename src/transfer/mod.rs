@@ -12,6 +12,7 @@ mod fetch;
 mod publish;
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use crate::nostr::{EventId, PeerText, Reason};
 use crate::outcome::{Outcome, ParkReason, Skip};
@@ -202,8 +203,9 @@ impl Transfer {
         }
     }
 
-    /// The destination's word on an event; `None` when it gave none in time.
-    pub fn acked(&mut self, id: EventId, answer: Option<(bool, Reason)>) {
+    /// The destination's word on an event, so long after it was sent; `None` when it gave none
+    /// in time.
+    pub fn acked(&mut self, id: EventId, answer: Option<(bool, Reason)>, waited: Duration) {
         let Some(event) = self.awaiting.remove(&id) else { return };
         let judgement = match &answer {
             Some((accepted, reason)) => judge(*accepted, reason, event.replaceable),
@@ -231,7 +233,7 @@ impl Transfer {
             Judgement::Settle(outcome, park) => {
                 self.spool_bytes -= event.raw.len();
                 if matches!(outcome, Outcome::Stored | Outcome::Duplicate) {
-                    self.window.grow();
+                    self.window.taken(waited);
                     self.barren = 0;
                     self.refused_in_a_row = 0;
                 } else if outcome == Outcome::Failed {

@@ -1,10 +1,24 @@
 //! How many events to have under way at the destination, and what its OK means.
 
+use std::time::Duration;
+
 use crate::nostr::{Prefix, Reason};
 use crate::outcome::{Outcome, ParkReason};
 
+/// Where a window begins: enough for any relay to be busy, and soon answered by a slow one.
+const FIRST: usize = 256;
+
+/// The fewest to which slowness alone takes a window: a round trip that is longer than
+/// [`PROMPT`] still carries so many.
+const LEAST: usize = 16;
+
+/// What a relay answers within this time may be followed by more. A window then holds what the
+/// relay takes in about a second: the larger its groups, the less a fast relay spends on each
+/// event, and nobody who stops the process waits long for the last OKs of a slow one.
+const PROMPT: Duration = Duration::from_secs(1);
+
 /// The number of EVENTs that may await their OK: halved when the relay asks to slow down, grown
-/// by one for each that it takes.
+/// by one for each that it takes promptly, less by one for each that it takes late.
 #[derive(Debug)]
 pub(super) struct Window {
     size: usize,
@@ -16,7 +30,7 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) fn new(most: usize) -> Self {
-        Self { size: most, most, sent: 0, shrunk_at: 0 }
+        Self { size: most.min(FIRST), most, sent: 0, shrunk_at: 0 }
     }
 
     pub(super) fn has_room(&self, under_way: usize) -> bool {
@@ -29,8 +43,13 @@ impl Window {
         self.sent
     }
 
-    pub(super) fn grow(&mut self) {
-        self.size = (self.size + 1).min(self.most);
+    /// The relay took an event, so long after it was sent.
+    pub(super) fn taken(&mut self, waited: Duration) {
+        if waited <= PROMPT {
+            self.size = (self.size + 1).min(self.most);
+        } else if self.size > LEAST {
+            self.size -= 1;
+        }
     }
 
     /// Halves, once for all events that were under way together; says whether it did.
@@ -88,5 +107,31 @@ pub(super) fn judge(accepted: bool, reason: &Reason, replaceable: bool) -> Judge
         (false, Prefix::AuthRequired | Prefix::Closed | Prefix::Error | Prefix::Unknown | Prefix::Unsupported) => {
             Settle(Outcome::Failed, None)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_holds_what_a_relay_takes_in_about_a_second() {
+        for (per_event, least, most) in [(1, 1000, 1024), (10, 90, 101), (500, 16, 16)] {
+            let mut window = Window::new(1024);
+            for _ in 0..5000 {
+                // One after the other: each waits for all that were sent before it.
+                window.taken(Duration::from_millis(per_event * window.size as u64));
+            }
+            assert!((least..=most).contains(&window.size), "{per_event} ms: {}", window.size);
+        }
+    }
+
+    #[test]
+    fn a_window_is_no_larger_than_it_may_be() {
+        let mut window = Window::new(10);
+        (0..100).for_each(|_| window.taken(Duration::ZERO));
+        assert!(window.has_room(9) && !window.has_room(10));
+        (0..100).for_each(|_| window.taken(Duration::from_secs(10)));
+        assert!(window.has_room(9), "slowness takes it no lower than {LEAST}");
     }
 }

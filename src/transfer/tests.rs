@@ -54,7 +54,7 @@ fn run(
             None => match (publishes.pop_front(), fetches.pop_front()) {
                 (Some(id), fetch) => {
                     fetch.into_iter().for_each(|fetch| fetches.push_front(fetch));
-                    transfer.acked(id, destination(id));
+                    transfer.acked(id, destination(id), Duration::ZERO);
                 }
                 (None, Some((batch, checked))) => transfer.fetched(batch, checked),
                 (None, None) => panic!("the transfer waits for nothing"),
@@ -206,7 +206,7 @@ fn what_is_closed_waits_for_what_was_offered_and_no_more() {
         failed += 1;
     }
     assert!(!transfer.is_done(), "their OKs are still to come");
-    offered.iter().for_each(|id| transfer.acked(*id, ok("")));
+    offered.iter().for_each(|id| transfer.acked(*id, ok(""), Duration::ZERO));
     let stored = std::iter::from_fn(|| transfer.poll()).count();
     assert_eq!(stored, offered.len());
     // Batches under way at the source are waited for as well.

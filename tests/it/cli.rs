@@ -481,7 +481,7 @@ async fn a_signal_ends_the_run_in_order() {
 
         let state = State::open_read_only(&cli.directory().join("state")).await.unwrap();
         let [job] = &state.job_rows().await.unwrap()[..] else { panic!("the job is not there") };
-        assert_eq!((job.state.as_str(), job.failures), ("idle", 0));
+        assert_eq!((job.state.as_str(), job.failures, job.running), ("idle", 0, false));
         let [run] = &state.run_rows(None, 0).await.unwrap()[..] else { panic!("the run is not there") };
         assert!(run.report.get().contains(r#""outcome":"interrupted""#));
         drop(state);
@@ -581,14 +581,16 @@ async fn a_key_that_cannot_be_used_is_said_and_not_shown() {
         let key = cli.write("key", &text);
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).unwrap();
         let output = cli.run(&["sync", "--json"]).await;
-        assert_eq!((output.code, output.stdout.as_str()), (2, ""));
-        assert!(output.stderr.contains("the key for p") && output.stderr.contains(message), "{}", output.stderr);
-        assert!(!output.stderr.contains(&text));
+        let report = &output.json_lines()[0];
+        assert_eq!((output.code, &report["outcome"]), (3, &json!("failed")));
+        let error = report["error"].as_str().unwrap();
+        assert!(error.contains("the key for p") && error.contains(message), "{error}");
+        assert!(!output.stderr.contains(&text) && !output.stdout.contains(&text));
     }
     std::fs::remove_file(cli.directory().join("key")).unwrap();
     let output = cli.run(&["sync"]).await;
-    assert_eq!(output.code, 2);
-    assert!(output.stderr.contains("cannot read the key in key"), "{}", output.stderr);
+    assert_eq!(output.code, 3);
+    assert!(output.stdout.contains("cannot read the key in key"), "{output:#?}");
 }
 
 #[tokio::test]

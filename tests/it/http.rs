@@ -11,10 +11,11 @@ use tempfile::TempDir;
 use tieline::health::Connections;
 use tieline::health::Status;
 use tieline::job_spec::{Direction, JobSpec, Limits, RelativeTime, Side, StrategyChoice};
+use tieline::job_state::JobState;
 use tieline::metrics::Metrics;
 use tieline::nostr::{EventId, Prefix};
 use tieline::outcome::{Ending, Moved, ParkReason, Report};
-use tieline::state::State;
+use tieline::state::{DaemonLock, JobLock, JobNote, RunNote, State};
 use tieline::{clock, http};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -114,7 +115,7 @@ async fn each_route_answers_and_is_only_read() {
     let (head, body) = served.get("/status").await;
     assert!(head.starts_with("http/1.1 200") && head.contains("content-type: application/json"), "{head}");
     let status: Value = serde_json::from_str(&body).unwrap();
-    assert_eq!(status, serde_json::to_value(state.status().await.unwrap()).unwrap());
+    assert_eq!(status, serde_json::to_value(state.status(None, clock::now()).await.unwrap()).unwrap());
     assert_eq!((&status["jobs"][0]["state"], &status["parked"][0]["count"]), (&"failed".into(), &1.into()));
 
     let (head, page) = served.get("/").await;
@@ -184,7 +185,7 @@ async fn a_browser_shows_the_page_and_runs_nothing() {
         println!("skipped: no chromium is installed");
         return;
     };
-    let (_dir, state) = busy().await;
+    let (_dir, state, _locks) = busy().await;
     let served = Served::start(Some(state)).await;
     // Streams begin after it.
     served.get("/healthz").await;
@@ -194,6 +195,9 @@ async fn a_browser_shows_the_page_and_runs_nothing() {
     assert!(dom.contains("<title>Tieline: 2 in trouble</title>"), "no script ran: {dom}");
     assert!(dom.contains("1 live") || dom.contains("500 live: half within 50 ms"), "{dom}");
     assert!(dom.contains(">&lt;script&gt;document.title='owned'&lt;/script&gt;</td>"), "{dom}");
+    for part in ["transferring", "under way", ">321<", "never-ran-yet"] {
+        assert!(dom.contains(part), "{part}: {dom}");
+    }
 
     let shots = Path::new(env!("CARGO_TARGET_TMPDIR"));
     for (name, size, scheme) in
@@ -211,7 +215,7 @@ async fn a_browser_shows_the_page_and_runs_nothing() {
 }
 
 /// A day of a sidecar with something of everything.
-async fn busy() -> (TempDir, State) {
+async fn busy() -> (TempDir, State, (DaemonLock, JobLock)) {
     let (dir, state) = troubled().await;
     let now = clock::now();
     let jobs = [
@@ -233,23 +237,25 @@ async fn busy() -> (TempDir, State) {
             let at = now - (23 - hour) * 3600 - 120 * index;
             state.end_run(job, &report(job, *outcome, moved, *error), true, at).await.unwrap();
         }
-        state.set_job_state(job.key(), words(*outcome), Some(now + 180 + index * 40)).await.unwrap();
+        let note = JobNote::new(job, Some(JobState::after(*outcome)), Some(now + 180 + index * 40));
+        state.note_jobs(vec![note], false).await.unwrap();
     }
+    let fresh = job("git.example", "never-ran-yet", Direction::Pull);
+    let trouble = job("community", SCRIPT, Direction::Both);
+    let notes = [(fresh, JobState::Idle), (trouble, JobState::Failed)];
+    let notes = notes.map(|(job, state)| JobNote::new(&job, Some(state), Some(now + 20)));
+    state.note_jobs(notes.into(), false).await.unwrap();
+    let running = jobs[1].0.key();
     state.begin_run(&jobs[1].0, now - 3).await.unwrap();
+    let locks = (DaemonLock::take(dir.path()).unwrap(), JobLock::take(dir.path(), running).unwrap());
+    let so_far = RunNote { state: JobState::Transferring, down: 321, up: 4, bytes: 200_000 };
+    state.note_run(running, so_far).await.unwrap();
     let archive = "wss://archive.example".parse().unwrap();
     for (count, reason) in [(120_u8, ParkReason::Refused(Prefix::Blocked)), (31, ParkReason::Vanished)] {
         let ids = (0..count).map(|n| (EventId::new([n.wrapping_add(count); 32]), reason)).collect();
         state.park(&archive, "", ids, now, 1000).await.unwrap();
     }
-    (dir, state)
-}
-
-fn words(outcome: Ending) -> &'static str {
-    match outcome {
-        Ending::Converged => "converged",
-        Ending::Partial => "partial",
-        _ => "blocked",
-    }
+    (dir, state, locks)
 }
 
 /// Relays in every condition, and live events of various lags.
@@ -266,11 +272,21 @@ fn stream(metrics: &Metrics) {
     }
     for n in 0..500 {
         let from = if n % 3 == 0 { Side::Local } else { Side::Peer };
-        metrics.passed("community", from, true, Duration::from_millis(n % 50 * n / 100 + 2));
+        metrics.passed(
+            "community",
+            from,
+            tieline::outcome::Outcome::Stored,
+            Duration::from_millis(n % 50 * n / 100 + 2),
+        );
     }
 }
 
+/// The browser, which has to be there where it is named.
 fn chromium() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("TIELINE_TEST_CHROMIUM").map(PathBuf::from) {
+        assert!(named.is_file(), "{} is not there", named.display());
+        return Some(named);
+    }
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join("chromium")).find(|file| file.is_file())
 }

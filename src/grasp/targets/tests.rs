@@ -194,7 +194,7 @@ fn a_relay_with_too_much_is_bounded_and_says_so() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     /// Whatever is wanted one after another: every item stands in exactly one filter, no filter is
     /// too long, none that is pending or confirmed is given out as new, and `was` covers what it
     /// stands for.

@@ -69,11 +69,34 @@ fn the_first_page_has_no_end() {
     assert_eq!(question, Some(Question::Page { filter: Filter::new(), limit: 10 }));
     assert_eq!(pager.next_question(), None);
     // A page full of the future is passed over, and is progress all the same.
-    let heads = (0..10).map(|n| Head { created_at: NOW + 1 + u64::from(n), id: id(0, n) }).collect();
+    let heads = (0..10).rev().map(|n| Head { created_at: NOW + 1 + u64::from(n), id: id(0, n) }).collect();
     assert_eq!(pager.take(Page { heads, received: 10, hint: None }), Ok(vec![]));
     assert_eq!(pager.complete_from(), NOW + 1);
     let Some(Question::Page { filter, .. }) = pager.next_question() else { panic!("no question") };
     assert_eq!(filter.until(), Some(NOW + 1));
+}
+
+/// An old event that appears while a page is sent is not where the next page begins.
+#[test]
+fn a_page_that_is_out_of_order_is_asked_for_again() {
+    let page = |times: &[u64]| {
+        let heads: Vec<_> =
+            times.iter().map(|at| Head { created_at: *at, id: id(0, u32::try_from(*at).unwrap()) }).collect();
+        Page { received: heads.len(), heads, hint: None }
+    };
+    let mut pager = Pager::new(Filter::new(), NOW, PageSize { limit: 4, largest: 0 });
+    let first = pager.next_question();
+    assert_eq!(pager.take(page(&[100, 90, 3, 80])), Ok(vec![]));
+    assert_eq!(pager.next_question(), first, "the same page");
+    assert_eq!(pager.take(page(&[100, 90, 80, 70])).map(|heads| heads.len()), Ok(4));
+    let Some(Question::Page { filter, .. }) = pager.next_question() else { panic!("no question") };
+    assert_eq!(filter.until(), Some(70));
+    // In an order of its own, page after page: each is taken after all.
+    assert_eq!(pager.take(page(&[40, 50, 60, 70])), Ok(vec![]));
+    pager.next_question();
+    assert_eq!(pager.take(page(&[40, 50, 60, 70])).map(|heads| heads.len()), Ok(3));
+    pager.next_question();
+    assert_eq!(pager.take(page(&[10, 20, 30, 40])).map(|heads| heads.len()), Ok(3));
 }
 
 /// What a dense second of a single kind and author comes to.

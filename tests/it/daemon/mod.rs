@@ -2,12 +2,22 @@
 
 // Peers that are down, go away, flap or fall silent.
 mod peers;
+// More streams than a relay allows, and jobs that overlap.
+mod streams;
 // Events that are passed on as they appear.
 mod live;
-// SIGHUP, SIGTERM, and kill -9.
+// SIGHUP and SIGTERM.
 mod signals;
+// Lines that are slow or end again and again, and processes that are killed over and over.
+mod faults;
+// Thirty peers, for a while.
+mod soak;
+// What a service manager is told.
+mod service;
 // `status`, `parked`, HTTP, and what none of them says.
 mod shown;
+// What `status` says of jobs that wait, run, were cut off, or are not configured.
+mod states;
 // More than one process on one state, and what an idle one costs.
 mod together;
 

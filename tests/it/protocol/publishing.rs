@@ -230,6 +230,28 @@ async fn an_event_that_breaks_the_connection_does_not_keep_the_others_away() {
     assert!(case.peer.offered().is_empty());
 }
 
+/// A line that ends again and again ends on some event each time, which is no fault of that event.
+#[tokio::test]
+async fn an_event_on_which_a_flapping_line_ended_is_not_blamed() {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let quirks = Quirks::default().on_event({
+        let taken = taken.clone();
+        move |_| match taken.fetch_add(1, Ordering::Relaxed) % 8 {
+            7 => Verdict::Disconnect,
+            _ => Verdict::Usual,
+        }
+    });
+    let case = Case::push(quirks, 40).await;
+    for _ in 0..4 {
+        let report = case.run().await;
+        assert_eq!(report.uploaded.refused.values().sum::<u64>() + report.parked, 0, "{report:#?}");
+        if report.outcome == Ending::Converged {
+            break;
+        }
+    }
+    assert_eq!(case.peer.ids(&json!({})).len(), 80);
+}
+
 #[tokio::test]
 async fn a_relay_that_wants_a_pause_gets_it() {
     let taken = Arc::new(AtomicUsize::new(0));

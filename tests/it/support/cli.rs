@@ -78,9 +78,15 @@ impl Cli {
     /// Starts it and leaves it running, however much it prints: that goes into the file `log`,
     /// behind what is there.
     pub fn spawn_logged(&self, arguments: &[&str]) -> Running {
+        self.spawn_with(arguments, &[])
+    }
+
+    /// The same, with these environment variables.
+    pub fn spawn_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Running {
         let log = std::fs::File::options().create(true).append(true).open(self.directory().join("log")).unwrap();
-        let child = self.command(arguments).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
-        Running { child }
+        let mut command = self.command(arguments);
+        let command = command.envs(variables.iter().copied()).stdout(log.try_clone().unwrap()).stderr(log);
+        Running { child: command.spawn().unwrap() }
     }
 
     /// What those have printed so far.

@@ -23,6 +23,8 @@ pub mod client;
 pub mod events;
 /// What is on the disk.
 pub mod files;
+/// Plain HTTP: to ask for a page, and to tell it from WebSocket.
+pub mod http;
 /// The scripted relay.
 pub mod model;
 /// Stands between Tieline and a relay, and breaks the connection on demand.
@@ -31,5 +33,3 @@ pub mod proxy;
 pub mod relay;
 /// Runs a job through the library.
 pub mod run;
-
-mod http;
