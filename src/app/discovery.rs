@@ -28,6 +28,8 @@ struct Running {
     local: RelaySettings,
     found: watch::Receiver<Discovered>,
     converged: mpsc::UnboundedSender<JobKey>,
+    /// Whether it ended by itself, which it never should.
+    failed: bool,
     stop: CancellationToken,
 }
 
@@ -62,16 +64,19 @@ impl Discovery {
             .ok_or_else(|| anyhow!("grasp.service: {} has no host", settings.service))?;
         let running = discovery.run(Relays::alone(local)?, converged_jobs);
         tokio::spawn(stop.clone().run_until_cancelled_owned(running));
-        self.running = Some(Running { settings: settings.clone(), local: local.clone(), found, converged, stop });
+        self.running =
+            Some(Running { settings: settings.clone(), local: local.clone(), found, converged, failed: false, stop });
         Ok(())
     }
 
     /// Waits until something else was found. Cancel safe.
     pub(super) async fn changed(&mut self) {
-        if let Some(running) = &mut self.running
-            && running.found.changed().await.is_ok()
-        {
-            return;
+        if let Some(running) = self.running.as_mut().filter(|running| !running.failed) {
+            if running.found.changed().await.is_ok() {
+                return;
+            }
+            running.failed = true;
+            tracing::error!("discovery ended in a fault: please report it; what it found is still followed");
         }
         std::future::pending().await
     }

@@ -166,6 +166,27 @@ mod tests {
     }
 
     #[test]
+    fn a_token_is_one_line_that_its_owner_alone_can_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        for (text, mode, token) in [
+            ("t0ken\n", 0o600, Some("t0ken")),
+            ("t0ken", 0o640, None),
+            ("", 0o600, None),
+            ("two words", 0o600, None),
+            ("two\nlines", 0o600, None),
+        ] {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read_token(&path).ok().as_deref(), token, "{text:?} {mode:o}");
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, "x".repeat(20_000)).unwrap();
+        let error = read_token(&path).unwrap_err().to_string();
+        assert!(error.contains("holds no token") && !error.contains("xx"), "{error}");
+    }
+
+    #[test]
     fn what_was_read_is_not_repeated() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("key");

@@ -146,6 +146,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_listener_has_many_names() {
+        let same = async |a: &str, b: &str| is_same_listener(&a.parse().unwrap(), &b.parse().unwrap()).await;
+        let local = "ws://127.0.0.1:7777";
+        for own in ["ws://localhost:7777", "ws://127.0.0.1:7777/path", "ws://[::ffff:127.0.0.1]:7777"] {
+            assert!(same(own, local).await, "{own}");
+        }
+        for other in [
+            "ws://localhost:7778",
+            "ws://127.0.0.2:7777",
+            "ws://192.0.2.1:7777",
+            // Many relays may stand behind one address.
+            "wss://localhost:7777",
+            "ws://nowhere.invalid:7777",
+        ] {
+            assert!(!same(other, local).await, "{other}");
+        }
+        assert!(!same("wss://localhost", "wss://127.0.0.1").await);
+    }
+
+    #[tokio::test]
     async fn a_private_address_is_not_dialled_whatever_its_name() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use super::world::{READERS, Repository, accepted, comment, grasp_relay, quote, reply, status};
 use super::{SOON, config, converges, eventually, holds, jobs, start, stop};
 use crate::support::events::{Author, EPOCH, Event, now};
-use crate::support::model::{ModelRelay, Neg, Quirks};
+use crate::support::model::{Info, ModelRelay, Neg, Quirks};
 
 /// What lies on which of three relays.
 #[derive(Default)]
@@ -91,12 +91,19 @@ fn comment_before(tick: &mut impl FnMut() -> u64) -> u64 {
     tick()
 }
 
-/// The bootstrap relay, one without negentropy, and one that returns 50 events at once.
+/// The bootstrap relay, one without negentropy, and one that returns 50 events at once and allows
+/// fewer subscriptions than there are filters.
 async fn relays() -> [ModelRelay; 3] {
     [
         ModelRelay::start(Quirks::default()).await,
         ModelRelay::start(Quirks { neg: Neg::Notice("unknown cmd NEG-OPEN".into()), ..Quirks::default() }).await,
-        ModelRelay::start(Quirks { page_cap: Some(50), ..Quirks::default() }).await,
+        ModelRelay::start(Quirks {
+            page_cap: Some(50),
+            max_subscriptions: Some(20),
+            info: Info::Document(json!({"limitation": {"max_subscriptions": 20}})),
+            ..Quirks::default()
+        })
+        .await,
     ]
 }
 
