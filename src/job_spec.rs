@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -146,6 +147,20 @@ impl Default for Limits {
     }
 }
 
+/// Which jobs do not offer an event again that the destination refused, where it might take it at
+/// another time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refusals {
+    /// None does.
+    #[default]
+    HoldForAll,
+    /// Those of this name: they find the same events at other relays, and others find them when
+    /// the destination holds what they refer to.
+    HoldFor(&'static str),
+    /// The one that was refused.
+    HoldForOne,
+}
+
 /// The times of a filter that were written relative to the present, in seconds before it. The
 /// filter itself holds what they came to when it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -216,6 +231,21 @@ impl JobKey {
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
+    }
+}
+
+/// Not the key of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected 32 hex digits")]
+pub struct JobKeyError;
+
+impl FromStr for JobKey {
+    type Err = JobKeyError;
+
+    fn from_str(text: &str) -> Result<Self, JobKeyError> {
+        let mut bytes = [0; 16];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| JobKeyError)?;
+        Ok(Self(bytes))
     }
 }
 
@@ -297,6 +327,13 @@ mod tests {
         assert_eq!(today.key(), tomorrow.key());
         assert_ne!(today.key(), job(r#"{"since":50}"#, RelativeTime::default()).key());
         assert_ne!(today.key(), job(r#"{"since":50}"#, RelativeTime { since: Some(40), until: None }).key());
+    }
+
+    #[test]
+    fn a_key_is_read_as_it_is_written() {
+        let key = job(r#"{"kinds":[1]}"#, RelativeTime::default()).key();
+        assert_eq!(key.to_string().parse(), Ok(key));
+        assert_eq!("abc".parse::<JobKey>(), Err(JobKeyError));
     }
 
     #[test]

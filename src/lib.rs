@@ -12,6 +12,8 @@
 //! Drivers, one task each:
 //! - [`job`]: runs one job, pass after pass, until a pass finds nothing new.
 //! - [`live`]: passes events on as they appear; what it may have lost becomes a gap.
+//! - [`grasp`]: finds the relays that hold our git repositories, and what to ask them.
+//! - [`notify`]: posts what was newly stored, so that a git server fetches data at once.
 //! - [`http`]: metrics, health and status, for machines and for people.
 //!
 //! Edges, all other I/O:
@@ -37,6 +39,7 @@ pub mod app;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod grasp;
 pub mod health;
 pub mod http;
 pub mod job;
@@ -45,6 +48,7 @@ pub mod job_state;
 pub mod live;
 pub mod metrics;
 pub mod nostr;
+pub mod notify;
 pub mod outcome;
 pub mod reconcile;
 pub mod relay;

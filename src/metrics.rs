@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use crate::health::{Connections, Status};
 use crate::job_spec::Side;
 use crate::nostr::Timestamp;
-use crate::outcome::{Moved, Report};
+use crate::outcome::{Moved, Outcome, Report};
 
 /// Seconds: a stream on loopback takes milliseconds, a relay far away most of a second.
 pub const LAGS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
@@ -65,6 +65,16 @@ struct JobLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabel {
     state: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WhatLabel {
+    what: &'static str,
 }
 
 type Seconds = Family<PeerLabel, Histogram, fn() -> Histogram>;
@@ -115,6 +125,10 @@ pub struct Metrics {
     tracked: Gauge,
     relays_connected: Gauge,
     relays_dead: Gauge,
+    synced: Family<PeerLabel, Counter>,
+    repositories: Gauge,
+    left_out: Family<WhatLabel, Gauge>,
+    notices: Family<ResultLabel, Counter>,
     /// Kept beside their series, which cannot be read back.
     health: Mutex<BTreeMap<String, RelayHealth>>,
     live: LiveCounters,
@@ -152,6 +166,10 @@ impl Metrics {
             tracked: Gauge::default(),
             relays_connected: Gauge::default(),
             relays_dead: Gauge::default(),
+            synced: Family::default(),
+            repositories: Gauge::default(),
+            left_out: Family::default(),
+            notices: Family::default(),
             health: Mutex::default(),
             live: LiveCounters::default(),
         };
@@ -184,6 +202,10 @@ impl Metrics {
         to.register("relays_tracked", "Relays configured or discovered", self.tracked.clone());
         to.register("relays_connected", "Relays connected now", self.relays_connected.clone());
         to.register("relays_dead", "Relays that have failed for a day", self.relays_dead.clone());
+        to.register("events_synced", "Events stored at either relay, by runs and streams", self.synced.clone());
+        to.register("grasp_repositories", "Repositories that are followed", self.repositories.clone());
+        to.register("grasp_left_out", "What discovery found too many of to follow", self.left_out.clone());
+        to.register("notices", "Events told to notify.url, and those dropped instead", self.notices.clone());
     }
 
     /// In the text format of Prometheus.
@@ -211,6 +233,8 @@ impl Metrics {
                 self.bytes.get_or_create(&label).inc_by(count);
             }
         }
+        let synced = report.downloaded.stored + report.uploaded.stored;
+        self.synced.get_or_create(&PeerLabel { peer: peer() }).inc_by(synced);
         self.rounds.get_or_create(&PeerLabel { peer: peer() }).inc_by(report.negentropy_rounds);
         let took = Duration::from_millis(report.duration_ms).as_secs_f64();
         self.runs.get_or_create(&PeerLabel { peer: peer() }).observe(took);
@@ -221,15 +245,22 @@ impl Metrics {
     }
 
     /// A stream has passed an event on.
-    pub fn passed(&self, peer: &str, from: Side, taken: bool, lag: Duration) {
+    pub fn passed(&self, peer: &str, from: Side, outcome: Outcome, lag: Duration) {
         let direction = if from == Side::Peer { "down" } else { "up" };
-        let outcome = if taken { "stored" } else { "refused" };
+        let is_stored = outcome == Outcome::Stored;
+        let outcome = match outcome {
+            Outcome::Stored => "stored",
+            Outcome::Duplicate => "duplicate",
+            Outcome::Failed => "failed",
+            _ => "refused",
+        };
         self.events.get_or_create(&EventLabel { peer: peer.to_owned(), direction, outcome }).inc();
         let lag = lag.as_secs_f64();
         self.lag.get_or_create(&PeerLabel { peer: peer.to_owned() }).observe(lag);
         let bucket = LAGS.iter().position(|&most| lag <= most).unwrap_or(LAGS.len());
         self.live.lags[bucket].fetch_add(1, Ordering::Relaxed);
-        if taken {
+        if is_stored {
+            self.synced.get_or_create(&PeerLabel { peer: peer.to_owned() }).inc();
             let moved = if from == Side::Peer { &self.live.down } else { &self.live.up };
             moved.fetch_add(1, Ordering::Relaxed);
         }
@@ -263,11 +294,35 @@ impl Metrics {
         self.health().iter().map(|(name, health)| (name.clone(), *health)).collect()
     }
 
-    /// A relay is no longer configured: its gauges would go on telling how it once was.
+    /// A job is no longer run: its gauge would go on telling how it once was.
+    pub fn forget_job(&self, peer: &str, filter: &str) {
+        self.last_success.remove(&JobLabel { peer: peer.to_owned(), filter: filter.to_owned() });
+    }
+
+    /// A relay is no longer followed: its series would go on telling how it once was, and strangers
+    /// could make ever more of them.
     pub fn forget_relay(&self, name: &str) {
         let label = RelayLabel { relay: name.to_owned() };
         for gauge in [&self.connected, &self.status, &self.failures] {
             gauge.remove(&label);
+        }
+        for result in ["ok", "failed"] {
+            self.attempts.remove(&AttemptLabel { relay: name.to_owned(), result });
+        }
+        let peer = || name.to_owned();
+        for (direction, other) in [("down", "sent"), ("up", "received")] {
+            for (outcome, _) in outcomes(&Moved::default()) {
+                self.events.remove(&EventLabel { peer: peer(), direction, outcome });
+            }
+            for side in Side::BOTH {
+                self.bytes.remove(&ByteLabel { peer: peer(), side: side.as_str(), direction: other });
+            }
+        }
+        for counter in [&self.rounds, &self.synced] {
+            counter.remove(&PeerLabel { peer: peer() });
+        }
+        for histogram in [&self.runs, &self.lag] {
+            histogram.remove(&PeerLabel { peer: peer() });
         }
         self.health().remove(name);
     }
@@ -283,6 +338,25 @@ impl Metrics {
         self.tracked.set(count(tracked));
         self.relays_connected.set(count(connected));
         self.relays_dead.set(count(dead));
+    }
+
+    /// What discovery follows, and what it found too many of, by what it is.
+    pub fn discovered(&self, repositories: usize, left_out: impl IntoIterator<Item = (&'static str, usize)>) {
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.repositories.set(count(repositories));
+        for (what, left) in left_out {
+            self.left_out.get_or_create(&WhatLabel { what }).set(count(left));
+        }
+    }
+
+    /// Events were told to the web server that wants to know.
+    pub fn notices_posted(&self, events: usize) {
+        self.notices.get_or_create(&ResultLabel { result: "posted" }).inc_by(events as u64);
+    }
+
+    /// Events were not told to it, because it is away or too slow.
+    pub fn notices_dropped(&self, events: usize) {
+        self.notices.get_or_create(&ResultLabel { result: "dropped" }).inc_by(events as u64);
     }
 
     /// How many jobs are in each state.
@@ -336,10 +410,14 @@ mod tests {
     #[test]
     fn a_lag_counts_in_one_place() {
         let metrics = Metrics::new();
-        for (from, taken, millis) in
-            [(Side::Peer, true, 5), (Side::Peer, false, 6), (Side::Local, true, 700), (Side::Local, true, 9000)]
-        {
-            metrics.passed("p", from, taken, Duration::from_millis(millis));
+        let refused = Outcome::Refused(crate::nostr::Prefix::Blocked);
+        for (from, outcome, millis) in [
+            (Side::Peer, Outcome::Stored, 5),
+            (Side::Peer, refused, 6),
+            (Side::Local, Outcome::Stored, 700),
+            (Side::Local, Outcome::Stored, 9000),
+        ] {
+            metrics.passed("p", from, outcome, Duration::from_millis(millis));
         }
         assert_eq!(metrics.live(), LiveTotals { down: 1, up: 2, lags: [1, 1, 0, 0, 0, 0, 0, 1, 0, 1] });
     }

@@ -3,10 +3,54 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::job_spec::{Direction, JobSpec, Side};
-use crate::nostr::{Prefix, Timestamp};
+use crate::nostr::{Event, EventId, Prefix, PublicKey, Timestamp};
+
+/// An event that a relay has newly stored, as far as others are told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Its id.
+    pub id: EventId,
+    /// Its kind.
+    pub kind: u16,
+    /// Its author.
+    pub pubkey: PublicKey,
+    /// Its own address, and those it links to (`a`).
+    pub addresses: Vec<String>,
+}
+
+/// Addresses told of one event, and the bytes of each: a stranger wrote them.
+const MOST_ADDRESSES: usize = 20;
+const MOST_ADDRESS: usize = 512;
+
+impl Stored {
+    /// What is told of an event.
+    #[must_use]
+    pub fn of(event: &Event) -> Self {
+        let links = event.tag_values("a").map(str::to_owned);
+        let addresses = event.address().into_iter().chain(links).filter(|address| address.len() <= MOST_ADDRESS);
+        Self {
+            id: event.id(),
+            kind: event.kind(),
+            pubkey: event.pubkey(),
+            addresses: addresses.take(MOST_ADDRESSES).collect(),
+        }
+    }
+}
+
+impl Serialize for Stored {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_struct("Stored", 4)?;
+        map.serialize_field("id", &self.id.to_string())?;
+        map.serialize_field("kind", &self.kind)?;
+        map.serialize_field("pubkey", &self.pubkey.to_string())?;
+        map.serialize_field("addresses", &self.addresses)?;
+        map.end()
+    }
+}
 
 /// Why an event was not offered to the other relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -109,6 +153,14 @@ impl ParkReason {
             Self::Skipped(_) => 30 * DAY,
             Self::Vanished => DAY,
         }
+    }
+
+    /// Whether the destination may take the event when it holds more than now: some relays say
+    /// `invalid:` of what refers to nothing that they hold.
+    #[must_use]
+    pub const fn may_change(self) -> bool {
+        use Prefix::{Closed, Deleted, Duplicate, Replaced};
+        matches!(self, Self::Refused(prefix) if !matches!(prefix, Duplicate | Replaced | Deleted | Closed))
     }
 
     /// The word it has in reports and in the state, such as `refused:blocked`.

@@ -13,10 +13,13 @@ use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::Relays;
+use super::discovery::Discovery;
 use super::jobs::{Entry, Jobs};
+use super::notices::Notices;
 use super::presence::{Change, Presence};
 use crate::clock;
 use crate::config::Config;
+use crate::grasp;
 use crate::health::{Connections, Health, Patience, Status};
 use crate::job::{Job, RunOptions};
 use crate::job_spec::{JobKey, Side};
@@ -72,7 +75,10 @@ struct Ended {
 
 /// All of a daemon.
 pub struct Daemon {
+    /// What is configured and what was discovered.
     config: Config,
+    discovery: Discovery,
+    notices: Notices,
     relays: Relays,
     /// Connections for streams alone.
     live_relays: Relays,
@@ -102,7 +108,14 @@ impl Daemon {
         let (reports, live_reports) = mpsc::unbounded_channel();
         let alive = DaemonLock::take(&state_dir)
             .inspect_err(|error| tracing::warn!(%error, "`tieline status` will say that no daemon runs"));
+        let stop = CancellationToken::new();
+        let mut discovery = Discovery::new(config.clone(), metrics.clone(), stop.clone());
+        discovery.start()?;
+        let mut notices = Notices::default();
+        notices.update(config.notify.as_ref(), &metrics)?;
         let mut daemon = Self {
+            discovery,
+            notices,
             relays: Relays::of(&config),
             live_relays: Relays::for_streams(&config),
             jobs: Jobs::read(&config.jobs, &Jobs::default())?,
@@ -117,7 +130,7 @@ impl Daemon {
             streams: Streams::new(reports),
             live_reports,
             metrics,
-            stop: CancellationToken::new(),
+            stop,
         };
         daemon.watch();
         Ok(daemon)
@@ -151,6 +164,7 @@ impl Daemon {
                     }
                 },
                 Some(config) = signals.reload.recv() => self.reload(config).await,
+                () = self.discovery.changed() => self.follow_discovery().await,
                 () = signals.stop.cancelled() => break,
                 _ = tick.tick() => {}
             }
@@ -203,7 +217,11 @@ impl Daemon {
                 None
             }
         };
-        let options = RunOptions { listed_since: self.jobs.listed_since(job, whole), ..RunOptions::default() };
+        let options = RunOptions {
+            listed_since: self.jobs.listed_since(job, whole),
+            refusals: entry.refusals,
+            ..RunOptions::default()
+        };
         let (mut run, progress) = Job::new((*entry.spec).clone(), &local, &peer, self.state.clone(), options);
         let seen: Vec<Seen> = Side::BOTH.iter().filter_map(|side| self.streams.seen(entry.spec.url(*side))).collect();
         run = run.telling(move |id| {
@@ -211,6 +229,9 @@ impl Daemon {
                 seen.insert(id);
             }
         });
+        if let Some(outbox) = self.notices.outbox().cloned() {
+            run = run.storing(move |stored| outbox.tell(stored));
+        }
         let stop = self.stop.child_token();
         self.jobs.started(job, progress);
         let task = self.running.spawn(async move {
@@ -248,10 +269,21 @@ impl Daemon {
         // What its relays did while it ran decides when it runs again.
         self.look_at_relays();
         let now = clock::now();
-        self.metrics.ran(&report, now);
+        // What is forgotten would be counted again under its name.
+        if self.config.peers.iter().any(|peer| peer.name == report.peer) {
+            self.metrics.ran(&report, now);
+        }
+        if report.outcome == Ending::Converged {
+            self.discovery.converged(job);
+        }
         let whole = report.scope.is_none() && matches!(report.outcome, Ending::Converged | Ending::Partial);
         self.scheduler.ended(job, whole, now, fastrand::f64());
-        let Some(entry) = self.jobs.get(job) else { return };
+        let Some(entry) = self.jobs.get(job) else {
+            if report.filter.starts_with(grasp::JOBS) && self.discovery.is_complete() {
+                self.forget_gone().await;
+            }
+            return;
+        };
         let waits = wait_until(&self.watched, [&self.config.local.url, &entry.spec.peer_url], now);
         self.jobs.ended(job, report.outcome, started, waits.is_some());
         if report.outcome == Ending::Failed
@@ -292,9 +324,12 @@ impl Daemon {
                 self.scheduler.ask(job, clock::now());
                 true
             }
-            LiveReport::Passed { job, from, taken, lag } => {
+            LiveReport::Passed { job, from, outcome, stored, lag } => {
+                if let (Some(outbox), Some(stored)) = (self.notices.outbox(), stored) {
+                    outbox.tell(*stored);
+                }
                 if let Some(entry) = self.jobs.get(job) {
-                    self.metrics.passed(&entry.spec.peer, from, taken, lag);
+                    self.metrics.passed(&entry.spec.peer, from, outcome, lag);
                 }
                 false
             }
@@ -303,7 +338,8 @@ impl Daemon {
 
     /// Takes over a new config: what did not change is not disturbed.
     async fn reload(&mut self, config: Config) {
-        match self.take_over(config) {
+        let taken = self.take_over(self.discovery.effective_with(&config));
+        match taken.and_then(|()| self.discovery.reconfigure(config)) {
             Ok(()) => {
                 self.watch();
                 self.plan().await;
@@ -313,10 +349,51 @@ impl Daemon {
         }
     }
 
+    /// Takes over what discovery has found since.
+    async fn follow_discovery(&mut self) {
+        let config = self.discovery.effective();
+        match self.take_over(config) {
+            Ok(()) => {
+                self.watch();
+                self.plan().await;
+                if self.discovery.is_complete() {
+                    self.forget_gone().await;
+                }
+            }
+            Err(error) => tracing::error!(error = format!("{error:#}"), "what was discovered cannot be followed"),
+        }
+    }
+
+    /// Forgets the jobs that discovery no longer wants, this process's and its predecessors':
+    /// filters come and go, and `status` shows those there are.
+    async fn forget_gone(&self) {
+        let Some(state) = &self.state else { return };
+        let forgotten = async {
+            let rows = state.job_rows().await?;
+            let gone = rows.into_iter().filter(|row| row.filter.starts_with(grasp::JOBS));
+            let gone = gone.filter_map(|row| row.key.parse().ok()).filter(|job| self.jobs.get(*job).is_none());
+            state.forget_jobs(gone.collect()).await
+        };
+        if let Err(error) = forgotten.await {
+            tracing::warn!(%error, "the state is behind");
+        }
+    }
+
     fn take_over(&mut self, config: Config) -> Result<()> {
         let jobs = Jobs::read(&config.jobs, &self.jobs)?;
+        if let Some(notify) = &config.notify {
+            // Before anything is changed.
+            notify.token().context("notify.token_file")?;
+        }
         self.relays.update(&self.config, &config).context("the relays")?;
         self.live_relays.update(&self.config, &config).context("the relays")?;
+        self.notices.update(config.notify.as_ref(), &self.metrics)?;
+        let named = |config: &Config| -> HashSet<(String, String)> {
+            config.jobs.iter().map(|job| (job.spec.peer.clone(), job.spec.name.clone())).collect()
+        };
+        for (peer, filter) in named(&self.config).difference(&named(&config)) {
+            self.metrics.forget_job(peer, filter);
+        }
         (self.jobs, self.config) = (jobs, config);
         Ok(())
     }
@@ -414,6 +491,7 @@ impl Daemon {
         if ended.await.is_err() {
             tracing::warn!(jobs = self.running.len(), "did not end in time");
         }
+        self.notices.finish().await;
     }
 }
 

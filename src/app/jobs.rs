@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::config::{self, When as Configured};
 use crate::job::Progress;
-use crate::job_spec::{JobKey, JobSpec};
+use crate::job_spec::{JobKey, JobSpec, Refusals};
 use crate::job_state::JobState;
 use crate::nostr::Timestamp;
 use crate::outcome::Ending;
@@ -20,6 +20,9 @@ use crate::state::{JobNote, JobRow};
 pub(super) struct Entry {
     pub(super) spec: Arc<JobSpec>,
     pub(super) live: bool,
+    pub(super) refusals: Refusals,
+    /// The jobs whose place it took.
+    replaces: Vec<JobKey>,
     when: When,
     /// Seconds before the last complete run from which a side without negentropy is listed.
     overlap: u64,
@@ -37,6 +40,14 @@ struct Course {
     progress: Option<watch::Receiver<Progress>>,
     /// What the state was last told.
     noted: Option<(JobState, Option<Timestamp>)>,
+}
+
+impl Course {
+    /// Of a job that took the place of others.
+    fn inherited(replaced: &[JobKey], before: &Jobs) -> Self {
+        let last_complete = earliest(replaced, |key| before.0.get(&key)?.course.last_complete);
+        Self { last_complete, ..Self::default() }
+    }
 }
 
 impl Entry {
@@ -68,9 +79,11 @@ impl Jobs {
             let entry = Entry {
                 spec: Arc::new(job.spec.clone()),
                 live: job.live,
+                refusals: job.refusals,
+                replaces: job.replaces.clone(),
                 when,
                 overlap: job.schedule.overlap.as_secs(),
-                course: known.map(|known| known.course.clone()).unwrap_or_default(),
+                course: known.map_or_else(|| Course::inherited(&job.replaces, before), |known| known.course.clone()),
             };
             jobs.insert(key, entry);
         }
@@ -94,7 +107,9 @@ impl Jobs {
                 when: entry.when.clone(),
                 peer: entry.spec.peer_url.clone(),
                 last_start: row.and_then(|row| row.last_attempt),
-                last_whole: row.and_then(|row| row.last_whole),
+                last_whole: row
+                    .and_then(|row| row.last_whole)
+                    .or_else(|| earliest(&entry.replaces, |key| rows.get(key.to_string().as_str())?.last_whole)),
             };
             (*key, plan)
         };
@@ -163,6 +178,11 @@ impl Jobs {
         }
         notes
     }
+}
+
+/// The earliest time of these jobs; `None` where one of them has none, or there are none.
+fn earliest(jobs: &[JobKey], time: impl Fn(JobKey) -> Option<Timestamp>) -> Option<Timestamp> {
+    jobs.iter().map(|job| time(*job)).min().flatten()
 }
 
 fn read(when: &Configured) -> Result<When> {

@@ -1,7 +1,9 @@
 //! Puts the parts together: from settings to relays and jobs that can run, and to a daemon.
 
 mod daemon;
+mod discovery;
 mod jobs;
+mod notices;
 mod presence;
 mod relays;
 

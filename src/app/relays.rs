@@ -59,6 +59,14 @@ impl Relays {
         self.faults.values().map(String::as_str)
     }
 
+    /// One relay over a connection of its own.
+    ///
+    /// # Errors
+    /// When a key or a certificate file cannot be read.
+    pub fn alone(settings: &RelaySettings) -> Result<Relay> {
+        spawn(settings, &Limits::default(), None)
+    }
+
     /// Goes over from one config to another: relays whose settings did not change keep their
     /// connections, and those that could not be used are tried again.
     ///
@@ -139,6 +147,7 @@ fn spawn(settings: &RelaySettings, limits: &Limits, subscriptions: Option<usize>
     Ok(Relay::spawn(RelayOptions {
         keys,
         proxy: settings.proxy.as_ref().map(|proxy| proxy.url().clone()),
+        public_only: settings.public_only,
         events_per_second: limits.events_per_second,
         bytes_per_second: limits.bytes_per_second,
         cooldown: settings.retry.cooldown,

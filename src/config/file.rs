@@ -307,6 +307,8 @@ pub(super) struct Grasp {
     pub bootstrap: Option<Vec<String>>,
     /// Discovered relays at once. Default: 100.
     pub max_relays: Option<NonZeroUsize>,
+    /// What the local relay accepts is acted upon so long after the first of it. Default: 5s.
+    pub batch_window: Option<String>,
     /// Permits discovered relays at private, loopback and link-local addresses. Default: false.
     pub allow_private: Option<bool>,
     /// Hosts that may be discovered. Default: any.
@@ -356,4 +358,6 @@ pub(super) struct Notify {
     /// An `http://` or `https://` URL.
     #[schemars(required)]
     pub url: Option<String>,
+    /// A file that holds a bearer token for that URL, readable by its owner alone. Default: none.
+    pub token_file: Option<PathBuf>,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::job_spec::{Direction, JobSpec, Limits, RelativeTime, StrategyChoice};
+use crate::job_spec::{Direction, JobKey, JobSpec, Limits, Refusals, RelativeTime, StrategyChoice};
 use crate::nostr::{Filter, Timestamp};
 
 use super::file::{self, FilterEntry};
@@ -20,6 +20,11 @@ pub struct Job {
     pub schedule: Schedule,
     /// Whether it also passes events on as they appear.
     pub live: bool,
+    /// Jobs that, together, covered at least as much before it: what they have completed, it has.
+    pub replaces: Vec<JobKey>,
+    /// Whom a refusal of the destination tells something. Where its policy asks for what it holds
+    /// already, a job that comes later may be luckier.
+    pub refusals: Refusals,
 }
 
 /// What one place of the file says about how jobs are done.
@@ -142,6 +147,8 @@ pub(super) fn read(
         jobs.push(Job {
             schedule: options.schedule.settings(),
             live: options.live.unwrap_or_default(),
+            replaces: Vec::new(),
+            refusals: Refusals::default(),
             spec: JobSpec {
                 peer: peer.name.clone(),
                 name,

@@ -28,6 +28,8 @@ pub struct RelaySettings {
     pub proxy: Option<Proxy>,
     /// How soon it is tried again.
     pub retry: Retry,
+    /// Whether it may be at addresses of the public internet alone: a stranger named it.
+    pub public_only: bool,
 }
 
 /// How soon a failed relay is tried again.
@@ -147,6 +149,14 @@ impl RelayOptions {
         }
         let (url, name) = (url.and_then(|url| findings.parse(&at.key("url"), &url)), name?);
         findings.check_name(&at.key("name"), &name);
-        Some(RelaySettings { name, url: url?, auth: self.auth, ca_file: self.ca_file, proxy: self.proxy, retry })
+        Some(RelaySettings {
+            name,
+            url: url?,
+            auth: self.auth,
+            ca_file: self.ca_file,
+            proxy: self.proxy,
+            retry,
+            public_only: false,
+        })
     }
 }

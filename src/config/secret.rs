@@ -41,6 +41,9 @@ pub enum SecretError {
     /// systemd gave no credentials.
     #[error("no credential {0}: $CREDENTIALS_DIRECTORY is not set (systemd's LoadCredential= sets it)")]
     NoCredentials(String),
+    /// What is there cannot be sent as a token.
+    #[error("{} holds no token of one line", .0.display())]
+    Token(PathBuf),
     /// What is there is no key.
     #[error("{place} holds no key")]
     Malformed {
@@ -50,6 +53,9 @@ pub enum SecretError {
         source: KeysError,
     },
 }
+
+/// More than any token is long.
+const TOKEN_BYTES: u64 = 16 << 10;
 
 /// More than any key is long, and nothing to hold for a file that is not one.
 const KEY_BYTES: u64 = 1024;
@@ -61,7 +67,7 @@ impl AuthSource {
     /// When there is none, or when others can read its file.
     pub fn load(&self) -> Result<Keys, SecretError> {
         let (text, place) = match self {
-            Self::File(path) => (read_file(path, is_exposed)?, path.display().to_string()),
+            Self::File(path) => (read_file(path, KEY_BYTES, is_exposed)?, path.display().to_string()),
             Self::Env(name) => {
                 let unset = |_: VarError| SecretError::Env(name.clone());
                 (env::var(name).map_err(unset)?, format!("the environment variable {name}"))
@@ -71,7 +77,7 @@ impl AuthSource {
                     env::var_os("CREDENTIALS_DIRECTORY").ok_or_else(|| SecretError::NoCredentials(name.clone()))?;
                 let path = FilePath::new(&directory).join(name);
                 // systemd guards the directory, and may give a group the file's ACL mask.
-                (read_file(&path, |_| false)?, path.display().to_string())
+                (read_file(&path, KEY_BYTES, |_| false)?, path.display().to_string())
             }
         };
         Keys::parse(&text).map_err(|source| SecretError::Malformed { place, source })
@@ -108,14 +114,22 @@ impl AuthSource {
     }
 }
 
-fn read_file(path: &FilePath, refuse: impl FnOnce(&Metadata) -> bool) -> Result<String, SecretError> {
+/// Reads a token for HTTP from a file that its owner alone can read.
+pub(super) fn read_token(path: &FilePath) -> Result<String, SecretError> {
+    let text = read_file(path, TOKEN_BYTES, is_exposed)?;
+    let token = text.trim();
+    let is_one = !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic()) && (text.len() as u64) < TOKEN_BYTES;
+    if is_one { Ok(token.to_owned()) } else { Err(SecretError::Token(path.to_owned())) }
+}
+
+fn read_file(path: &FilePath, most: u64, refuse: impl FnOnce(&Metadata) -> bool) -> Result<String, SecretError> {
     let wrap = |source| SecretError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(wrap)?;
     if refuse(&file.metadata().map_err(wrap)?) {
         return Err(SecretError::Exposed(path.to_owned()));
     }
     let mut text = String::new();
-    file.take(KEY_BYTES).read_to_string(&mut text).map_err(wrap)?;
+    file.take(most).read_to_string(&mut text).map_err(wrap)?;
     Ok(text)
 }
 
@@ -149,6 +163,27 @@ mod tests {
         }
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         source.load().unwrap();
+    }
+
+    #[test]
+    fn a_token_is_one_line_that_its_owner_alone_can_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        for (text, mode, token) in [
+            ("t0ken\n", 0o600, Some("t0ken")),
+            ("t0ken", 0o640, None),
+            ("", 0o600, None),
+            ("two words", 0o600, None),
+            ("two\nlines", 0o600, None),
+        ] {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read_token(&path).ok().as_deref(), token, "{text:?} {mode:o}");
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, "x".repeat(20_000)).unwrap();
+        let error = read_token(&path).unwrap_err().to_string();
+        assert!(error.contains("holds no token") && !error.contains("xx"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The parts of the daemon beside its jobs: HTTP, gateway, discovery, notices.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use url::Url;
@@ -9,7 +10,7 @@ use crate::nostr::RelayUrl;
 
 use super::file;
 use super::finding::{Findings, Path};
-use super::secret::AuthSource;
+use super::secret::{self, AuthSource, SecretError};
 
 /// Metrics, health, status and a page for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +76,8 @@ pub struct GraspSettings {
     pub bootstrap: Vec<RelayUrl>,
     /// Discovered relays at once. Default 100.
     pub max_relays: usize,
+    /// From the first of what the local relay accepts to acting upon it. Default 5 s.
+    pub batch_window: Duration,
     /// Whether discovered relays may be at private, loopback and link-local addresses.
     pub allow_private: bool,
     /// Hosts that may be discovered, in lower case; `None` for any.
@@ -90,6 +93,8 @@ pub struct GraspSettings {
 pub struct NotifySettings {
     /// An `http` or `https` URL.
     pub url: Url,
+    /// A file that holds a bearer token, and that its owner alone can read.
+    pub token_file: Option<PathBuf>,
 }
 
 impl HttpSettings {
@@ -137,10 +142,13 @@ impl GraspSettings {
         let allow = written.allow.as_ref().map(|list| hosts(list, &at.key("allow"), findings));
         let deny = hosts(written.deny.as_deref().unwrap_or_default(), &at.key("deny"), findings);
         let auth = written.auth.as_ref().and_then(|auth| AuthSource::read(auth, &at.key("auth"), findings));
+        let batch_window = written.batch_window.as_ref();
+        let batch_window = batch_window.and_then(|span| findings.duration(&at.key("batch_window"), span));
         Some(Self {
             service: service?,
             bootstrap,
             max_relays: written.max_relays.map_or(100, Into::into),
+            batch_window: batch_window.unwrap_or(Duration::from_secs(5)),
             allow_private: written.allow_private.unwrap_or_default(),
             allow,
             deny,
@@ -150,13 +158,21 @@ impl GraspSettings {
 }
 
 impl NotifySettings {
+    /// Reads the token, if there is to be one.
+    ///
+    /// # Errors
+    /// When there is none, or when others can read its file.
+    pub fn token(&self) -> Result<Option<String>, SecretError> {
+        self.token_file.as_deref().map(secret::read_token).transpose()
+    }
+
     pub(super) fn read(written: &file::Notify, at: &Path, findings: &mut Findings<'_>) -> Option<Self> {
         let at = at.key("url");
         let url: Url = findings.parse(&at, written.url.as_ref()?)?;
         if !matches!(url.scheme(), "http" | "https") {
             findings.error(&at, "expected an http:// or https:// URL");
         }
-        Some(Self { url })
+        Some(Self { url, token_file: written.token_file.clone() })
     }
 }
 

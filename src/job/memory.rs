@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::progress::Progress;
 use crate::clock;
-use crate::job_spec::{JobKey, JobSpec, Side};
+use crate::job_spec::{JobKey, JobSpec, Refusals, Side};
 use crate::nostr::{EventId, NegRefusal, RelayUrl};
 use crate::outcome::{BySide, ParkReason, Report};
 use crate::relay::Link;
@@ -32,18 +32,34 @@ pub(super) struct Memory {
     state: Option<State>,
     job: JobKey,
     max_parked: u64,
+    refusals: Refusals,
     complained: Arc<AtomicBool>,
 }
 
 impl Memory {
-    pub(super) fn new(state: Option<State>, spec: &JobSpec) -> Self {
-        Self { state, job: spec.key(), max_parked: spec.limits.parked_ids, complained: Arc::default() }
+    pub(super) fn new(state: Option<State>, spec: &JobSpec, refusals: Refusals) -> Self {
+        let (job, max_parked) = (spec.key(), spec.limits.parked_ids);
+        Self { state, job, max_parked, refusals, complained: Arc::default() }
+    }
+
+    /// Whether most of what is found may not be for the destination.
+    pub(super) fn expects_refusals(&self) -> bool {
+        self.refusals != Refusals::HoldForAll
+    }
+
+    /// Where a refusal holds that might be none at another time.
+    fn refused_for(&self) -> String {
+        match self.refusals {
+            Refusals::HoldForAll => String::new(),
+            Refusals::HoldFor(name) => name.to_owned(),
+            Refusals::HoldForOne => self.job.to_string(),
+        }
     }
 
     /// Which of the ids are known not to be movable now.
     pub(super) async fn parked(&self, source: &RelayUrl, dst: &RelayUrl, ids: Vec<EventId>) -> HashSet<EventId> {
         let Some(state) = &self.state else { return HashSet::new() };
-        let scopes = [source.to_string(), self.job.to_string()];
+        let scopes = [source.to_string(), self.job.to_string(), self.refused_for()];
         self.or_default(state.parked(dst, &scopes, ids, clock::now()).await)
     }
 
@@ -60,7 +76,8 @@ impl Memory {
         let Some(state) = &self.state else { return };
         let mut by_scope: HashMap<String, Vec<_>> = HashMap::new();
         for (id, reason) in facts {
-            by_scope.entry(scope(reason, source, self.job)).or_default().push((id, reason));
+            let scope = if reason.may_change() { self.refused_for() } else { scope(reason, source, self.job) };
+            by_scope.entry(scope).or_default().push((id, reason));
         }
         for (scope, facts) in by_scope {
             self.or_default(state.park(dst, &scope, facts, clock::now(), self.max_parked).await);

@@ -29,9 +29,9 @@ use self::error::JobError;
 use self::memory::Memory;
 use self::mover::{Mover, Tell};
 use crate::clock;
-use crate::job_spec::{JobSpec, Side};
+use crate::job_spec::{JobSpec, Refusals, Side};
 use crate::nostr::{EventId, Filter, Timestamp, kind};
-use crate::outcome::{BySide, Ending, Gap, Ids, Report, Scope};
+use crate::outcome::{BySide, Ending, Gap, Ids, Report, Scope, Stored};
 use crate::reconcile::{Reconciliation, Setup};
 use crate::relay::{Link, Relay};
 use crate::state::State;
@@ -61,13 +61,22 @@ pub struct RunOptions {
     pub listed_since: Option<Timestamp>,
     /// Fill a peer that lists nothing at all, however much there is.
     pub allow_empty: bool,
+    /// Whom a refusal of the destination tells something.
+    pub refusals: Refusals,
     /// The longest pause after a pass that was cut off; every further one doubles it.
     pub retry_pause: Duration,
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
-        Self { dry_run: false, ids: false, listed_since: None, allow_empty: false, retry_pause: Duration::from_secs(2) }
+        Self {
+            dry_run: false,
+            ids: false,
+            listed_since: None,
+            allow_empty: false,
+            refusals: Refusals::default(),
+            retry_pause: Duration::from_secs(2),
+        }
     }
 }
 
@@ -113,7 +122,7 @@ impl Job {
     ) -> (Self, watch::Receiver<Progress>) {
         let spec = Arc::new(spec);
         let (progress, view) = watch::channel(Progress::default());
-        let memory = Memory::new(state, &spec);
+        let memory = Memory::new(state, &spec, options.refusals);
         let links = BySide { local: local.link(), peer: peer.link() };
         let mover = |holder| {
             let wanted = spec.direction.moves_from(holder) && !options.dry_run;
@@ -149,6 +158,13 @@ impl Job {
         for side in Side::BOTH {
             self.movers[side].tell = Some(tell.clone());
         }
+        self
+    }
+
+    /// Tells of each event that the local relay has newly stored.
+    #[must_use]
+    pub fn storing(mut self, tell: impl Fn(Stored) + Send + Sync + 'static) -> Self {
+        self.movers.peer.storing = Some(Arc::new(tell));
         self
     }
 

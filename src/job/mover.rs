@@ -17,7 +17,7 @@ use super::progress::Progress;
 use crate::clock;
 use crate::job_spec::{JobSpec, Side};
 use crate::nostr::{Event, EventId, Prefix};
-use crate::outcome::{BySide, Outcome, ParkReason};
+use crate::outcome::{BySide, Outcome, ParkReason, Stored};
 use crate::relay::{Fault, Link, RelayError};
 use crate::transfer::check::{Checked, Policy};
 use crate::transfer::{self, Action, BatchId, Transfer, TransferLimits};
@@ -38,6 +38,9 @@ const SERVED_BATCH: usize = 50;
 /// Hears of each event just before it is published.
 pub(super) type Tell = Arc<dyn Fn(EventId) + Send + Sync>;
 
+/// Hears of each event that the destination has newly stored.
+pub(super) type TellStored = Arc<dyn Fn(Stored) + Send + Sync>;
+
 /// One direction of a job, from its first pass to its last.
 pub(super) struct Mover {
     holder: Side,
@@ -49,6 +52,9 @@ pub(super) struct Mover {
     memory: Memory,
     progress: watch::Sender<Progress>,
     pub(super) tell: Option<Tell>,
+    pub(super) storing: Option<TellStored>,
+    /// What is to be told of the events under way, if they are stored.
+    untold: HashMap<EventId, Stored>,
     pub(super) fates: Fates,
     /// Event bodies that came.
     pub(super) bodies: u64,
@@ -96,6 +102,8 @@ impl Mover {
             memory,
             progress,
             tell: None,
+            storing: None,
+            untold: HashMap::new(),
             fates: Fates::default(),
             bodies: 0,
             new_in_pass: 0,
@@ -131,11 +139,14 @@ impl Mover {
         stop: &CancellationToken,
     ) -> Result<(), RelayError> {
         let (source, destination) = (self.source.relay().info().await, self.destination.relay().info().await);
+        // Where most of what is found is not for the destination, a row of refusals says nothing.
+        let refusals_in_a_row = if self.memory.expects_refusals() { u32::MAX } else { transfer::REFUSALS_IN_A_ROW };
         let mut transfer = Transfer::new(TransferLimits {
             batch: source.ids_per_request(),
             fetches_in_flight: self.spec.limits.fetches_in_flight.min(source.subscriptions(None)),
             publishes_in_flight: self.window,
             spool_bytes: self.spec.limits.spool_bytes,
+            refusals_in_a_row,
         });
         let policy = Arc::new(Policy {
             now: clock::now(),
@@ -147,6 +158,7 @@ impl Mover {
         let guard = Arc::new(Guard::new(&self.source, &self.destination));
         let mut publisher = self.destination.publisher();
         self.under_way.clear();
+        self.untold.clear();
         let mut fetches = FuturesUnordered::new();
         let mut group = Vec::with_capacity(ADMIT);
         let mut more = true;
@@ -161,6 +173,11 @@ impl Mover {
                     Action::Publish { id, raw } => {
                         if let Some(tell) = &self.tell {
                             tell(id);
+                        }
+                        if self.storing.is_some()
+                            && let Ok(event) = Event::parse(&raw)
+                        {
+                            self.untold.insert(id, Stored::of(&event));
                         }
                         let token = publisher.send(id, raw).await;
                         self.under_way.insert(token, (id, clock::instant()));
@@ -298,6 +315,11 @@ impl Mover {
 
     async fn settle(&mut self, id: EventId, outcome: Outcome, park: Option<ParkReason>) {
         let stored = self.fates.settle(id, outcome);
+        if let (Some(tell), Some(event)) = (&self.storing, self.untold.remove(&id))
+            && stored
+        {
+            tell(event);
+        }
         let holder = self.holder;
         self.progress.send_modify(|progress| {
             progress.settled[holder] += 1;

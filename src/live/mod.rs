@@ -22,6 +22,7 @@ use self::outlet::Outlet;
 use self::source::{Route, Source};
 use crate::job_spec::{JobKey, JobSpec, Side};
 use crate::nostr::RelayUrl;
+use crate::outcome::{Outcome, Stored};
 use crate::relay::Relay;
 
 /// Subscriptions on a connection that is for streams alone, where the relay sets no lower limit:
@@ -51,8 +52,10 @@ pub enum LiveReport {
         job: JobKey,
         /// The relay it came from.
         from: Side,
-        /// Whether the other took it.
-        taken: bool,
+        /// What became of it at the other.
+        outcome: Outcome,
+        /// What is told of it, if the local relay has newly stored it.
+        stored: Option<Box<Stored>>,
         /// From its arrival here to the other relay's OK.
         lag: Duration,
     },

@@ -11,6 +11,7 @@ use super::{FIRST_PAUSE, LAST_PAUSE, LiveReport, Seen};
 use crate::clock;
 use crate::job_spec::{JobKey, Side};
 use crate::nostr::{Event, EventId, Prefix};
+use crate::outcome::{Outcome, Stored};
 use crate::relay::{Ack, Fault, Publisher, Relay, RelayError};
 use crate::transfer::check::{Policy, Requests};
 
@@ -122,11 +123,14 @@ struct Sent {
     job: JobKey,
     from: Side,
     arrived: Instant,
+    /// Where it is the local relay that stores it.
+    told: Option<Box<Stored>>,
 }
 
 impl Writer {
     async fn publish(&mut self, Offer { event, job, from, arrived }: Offer) {
-        let sent = Sent { id: event.id(), weight: event.raw().len(), job, from, arrived };
+        let told = (from == Side::Peer).then(|| Box::new(Stored::of(&event)));
+        let sent = Sent { id: event.id(), weight: event.raw().len(), job, from, arrived, told };
         if self.relay.is_connected() {
             self.away = None;
         }
@@ -143,10 +147,16 @@ impl Writer {
     }
 
     fn acked(&mut self, ack: &Ack) {
-        let Some(sent) = self.under_way.remove(&ack.token) else { return };
+        let Some(mut sent) = self.under_way.remove(&ack.token) else { return };
         let lag = clock::instant().saturating_duration_since(sent.arrived);
-        let taken = matches!(ack.answer, Ok((true, _)));
-        self.tell(LiveReport::Passed { job: sent.job, from: sent.from, taken, lag });
+        let outcome = match &ack.answer {
+            Ok((_, reason)) if reason.prefix == Prefix::Duplicate => Outcome::Duplicate,
+            Ok((true, reason)) if !matches!(reason.prefix, Prefix::Purgatory | Prefix::Mute) => Outcome::Stored,
+            Ok((_, reason)) => Outcome::Refused(reason.prefix),
+            Err(_) => Outcome::Failed,
+        };
+        let stored = sent.told.take().filter(|_| outcome == Outcome::Stored);
+        self.tell(LiveReport::Passed { job: sent.job, from: sent.from, outcome, stored, lag });
         if let Err(RelayError { fault: Fault::Unreachable(_), .. }) = &ack.answer {
             self.away.get_or_insert_with(|| Away::new(clock::instant()));
         }

@@ -4,6 +4,7 @@
 //! answers and reads NIP-19 names. Filters and relay messages are read here, because that crate
 //! widens filters it does not understand and refuses messages that relays really send.
 
+mod address;
 mod event;
 mod filter;
 mod keys;
@@ -11,6 +12,7 @@ mod message;
 mod reason;
 mod url;
 
+pub use address::is_public;
 pub use event::{Event, EventError, EventId, IdError, PublicKey, Timestamp, Validity, kind};
 pub use filter::{Filter, FilterError, TagName};
 pub use keys::{Entity, Keys, KeysError};

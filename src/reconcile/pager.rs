@@ -324,7 +324,8 @@ impl Pager {
     }
 }
 
-/// A filter in two, by its kinds or else by its authors; empty where neither can be divided.
+/// A filter in two, by its kinds, else by its authors, else by its longest list, which is then
+/// one of tag values; empty where none can be divided.
 fn split(filter: &Filter) -> Vec<Filter> {
     fn halves<T: Copy>(list: impl Iterator<Item = T>) -> Option<(Vec<T>, Vec<T>)> {
         let mut low: Vec<_> = list.collect();
@@ -336,6 +337,6 @@ fn split(filter: &Filter) -> Vec<Filter> {
     } else if let Some((low, high)) = filter.authors().and_then(|authors| halves(authors.iter().copied())) {
         [filter.narrow_authors(low), filter.narrow_authors(high)].into_iter().flatten().collect()
     } else {
-        Vec::new()
+        filter.split().map(|(low, high)| vec![low, high]).unwrap_or_default()
     }
 }

@@ -96,7 +96,7 @@ async fn connect(options: &RelayOptions) -> Result<Socket, String> {
     config.max_frame_size = Some(MAX_MESSAGE);
     let connector = Connector::Rustls(options.tls.clone());
     let connecting = async {
-        let stream = dial::dial(&options.url, options.proxy.as_ref()).await?;
+        let stream = dial::dial(&options.url, options.proxy.as_ref(), options.public_only).await?;
         let url = options.url.as_str();
         let opened = client_async_tls_with_config(url, stream, Some(config), Some(connector)).await;
         opened.map(|(socket, _)| socket).map_err(|error| explain(&error))

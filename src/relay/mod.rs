@@ -23,11 +23,12 @@ use std::time::Duration;
 
 use tokio::sync::{OnceCell, mpsc, watch};
 
+pub use self::dial::is_same_listener;
 pub use self::error::{Fault, RelayError};
 pub use self::info::RelayInfo;
 pub use self::link::{Ack, Link, Listing, NegSession, Publisher, Stream, Streamed};
 pub use self::request::Meter;
-pub use self::tls::{TlsError, client_config};
+pub use self::tls::{TlsError, client_config, http_client};
 
 use self::connection::Command;
 use crate::health::Connections;
@@ -44,6 +45,8 @@ pub struct RelayOptions {
     pub tls: Arc<rustls::ClientConfig>,
     /// What the connection goes through: `socks5h://` or `http://`.
     pub proxy: Option<url::Url>,
+    /// Whether addresses that are not of the public internet are refused, whatever name leads there.
+    pub public_only: bool,
     /// EVENTs per second it is sent.
     pub events_per_second: Option<NonZeroU32>,
     /// Bytes of EVENTs per second it is sent.
@@ -70,6 +73,7 @@ impl RelayOptions {
             keys: None,
             tls,
             proxy: None,
+            public_only: false,
             events_per_second: None,
             bytes_per_second: None,
             subscriptions: None,
@@ -102,7 +106,15 @@ impl Shared {
     /// NIP-11 is asked for once, and not waited for long: it is advice.
     async fn document(&self) -> Option<&RelayInfo> {
         const PATIENCE: Duration = Duration::from_secs(3);
-        self.info.get_or_init(|| info::ask(&self.options.url, &self.http, PATIENCE)).await.as_ref()
+        let ask = async || {
+            let options = &self.options;
+            // An address that stands in the URL is looked up by nobody, so it is looked at here.
+            if options.public_only && options.proxy.is_none() && dial::is_private(&options.url) {
+                return None;
+            }
+            info::ask(&options.url, &self.http, PATIENCE).await
+        };
+        self.info.get_or_init(ask).await.as_ref()
     }
 
     async fn info(&self) -> RelayInfo {
@@ -121,7 +133,7 @@ impl Relay {
     /// Starts the task that will own the connection. Nothing is dialled yet.
     #[must_use]
     pub fn spawn(options: RelayOptions) -> Self {
-        let http = tls::http_client(&options.tls, options.proxy.as_ref());
+        let http = tls::http_client(&options.tls, options.proxy.as_ref(), options.public_only);
         let pace = pace::Pace::new(options.events_per_second, options.bytes_per_second);
         let shared = Arc::new(Shared {
             options,

@@ -7,6 +7,8 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use super::dial;
+
 /// A file of certificates that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {what}: expected PEM certificates", path = .path.display())]
@@ -44,12 +46,19 @@ pub fn client_config(ca_file: Option<&PathBuf>) -> Result<Arc<rustls::ClientConf
     Ok(Arc::new(config))
 }
 
-/// A client for NIP-11 documents. It goes the way that the WebSocket goes, and no other.
-pub(super) fn http_client(tls: &Arc<rustls::ClientConfig>, proxy: Option<&url::Url>) -> reqwest::Client {
+/// A client for HTTP, such as for NIP-11 documents. It goes the way that the WebSocket goes, and no other: where
+/// that is held to public addresses, so are the names that it looks up, and it is not sent on.
+#[must_use]
+pub fn http_client(tls: &Arc<rustls::ClientConfig>, proxy: Option<&url::Url>, public_only: bool) -> reqwest::Client {
     let builder = reqwest::Client::builder()
         .tls_backend_preconfigured((**tls).clone())
         .user_agent(concat!("tieline/", env!("CARGO_PKG_VERSION")))
         .no_proxy();
+    let builder = if public_only && proxy.is_none() {
+        builder.dns_resolver(Arc::new(PublicOnly)).redirect(reqwest::redirect::Policy::none())
+    } else {
+        builder
+    };
     let proxy = proxy.and_then(|proxy| reqwest::Proxy::all(proxy.as_str()).ok());
     match proxy {
         Some(proxy) => builder.proxy(proxy),
@@ -60,6 +69,39 @@ pub(super) fn http_client(tls: &Arc<rustls::ClientConfig>, proxy: Option<&url::U
     .expect("a preconfigured TLS backend is accepted")
 }
 
+/// Looks names up, and knows no addresses but public ones.
+struct PublicOnly;
+
+impl reqwest::dns::Resolve for PublicOnly {
+    fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
+        Box::pin(async move {
+            // The client puts the port in.
+            let found = dial::resolve(name.as_str(), 0, true).await?;
+            Ok(Box::new(found.into_iter()) as reqwest::dns::Addrs)
+        })
+    }
+}
+
 fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, rustls::pki_types::pem::Error> {
     CertificateDer::pem_file_iter(path)?.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_is_no_way_around_public_addresses() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
+        let tls = client_config(None).unwrap();
+        http_client(&tls, None, true).get(&url).send().await.unwrap_err();
+        let accepted = tokio::time::timeout(std::time::Duration::from_millis(100), listener.accept());
+        assert!(accepted.await.is_err(), "nothing was dialled");
+        let sent = tokio::spawn(http_client(&tls, None, false).get(&url).send());
+        listener.accept().await.unwrap();
+        sent.abort();
+    }
 }

@@ -304,6 +304,16 @@ pub(super) fn moved_per_hour(db: &Connection, since: Timestamp) -> rusqlite::Res
     .collect()
 }
 
+/// Forgets jobs and their runs.
+pub(super) fn forget(db: &mut Connection, keys: &[JobKey]) -> rusqlite::Result<()> {
+    let db = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for key in keys.iter().map(ToString::to_string) {
+        db.prepare_cached("DELETE FROM jobs WHERE key = ?1")?.execute([&key])?;
+        db.prepare_cached("DELETE FROM runs WHERE job = ?1")?.execute([&key])?;
+    }
+    db.commit()
+}
+
 /// Forgets the jobs that are no longer run: an active one runs once a day at least, or is in a
 /// daemon's plan.
 pub(super) fn prune(db: &Connection, now: Timestamp) -> rusqlite::Result<()> {

@@ -181,6 +181,14 @@ impl State {
         self.ask(|reply| Command::NoteRun { key, note, reply }).await
     }
 
+    /// Forgets jobs that will not come back.
+    ///
+    /// # Errors
+    /// When the state cannot be written.
+    pub async fn forget_jobs(&self, keys: Vec<JobKey>) -> Result<(), StateError> {
+        self.ask(|reply| Command::ForgetJobs { keys, reply }).await
+    }
+
     /// Notes what a daemon says of jobs between their runs; `all` when these are all that it has.
     ///
     /// # Errors

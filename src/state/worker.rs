@@ -55,6 +55,10 @@ pub enum Command {
         limit: u32,
         reply: Reply<Vec<ParkedRow>>,
     },
+    ForgetJobs {
+        keys: Vec<JobKey>,
+        reply: Reply<()>,
+    },
     MovedPerHour {
         since: Timestamp,
         reply: Reply<Vec<HourRow>>,
@@ -163,6 +167,7 @@ impl Worker {
             Command::ListParked { dst, now, limit, reply } => {
                 self.answer(reply, |db| parked::list(db, dst.as_deref(), now, limit));
             }
+            Command::ForgetJobs { keys, reply } => self.answer(reply, |db| jobs::forget(db, &keys)),
             Command::MovedPerHour { since, reply } => self.answer(reply, |db| jobs::moved_per_hour(db, since)),
             Command::NoteJobs { notes, all, reply } => self.answer(reply, |db| jobs::note(db, &notes, all)),
             Command::NoteRun { key, note, reply } => self.answer(reply, |db| jobs::note_run(db, key, note)),

@@ -35,6 +35,8 @@ pub struct TransferLimits {
     pub publishes_in_flight: usize,
     /// Bytes of events between fetch and publish.
     pub spool_bytes: usize,
+    /// Events refused one after another, by policy, before the rest is not offered any more.
+    pub refusals_in_a_row: u32,
 }
 
 /// What a transfer wants done.
@@ -65,9 +67,9 @@ pub enum Action {
     },
 }
 
-/// Events that a destination refused one after another, by policy, before uploads to it stop:
-/// enough to know, few enough not to be a nuisance.
-const REFUSALS_IN_A_ROW: u32 = 200;
+/// The usual number of events that a destination refused one after another, by policy, before
+/// uploads to it stop: enough to know, few enough not to be a nuisance.
+pub const REFUSALS_IN_A_ROW: u32 = 200;
 
 /// Cooldowns after each of which nothing was taken, before the rest is left for another run.
 const BARREN_COOLDOWNS: u32 = 5;
@@ -82,6 +84,7 @@ pub struct Transfer {
     awaiting: HashMap<EventId, Spooled>,
     settled: VecDeque<(EventId, Outcome, Option<ParkReason>)>,
     refused_in_a_row: u32,
+    most_refusals: u32,
     barren: u32,
     stopped: Option<Reason>,
     /// Whether only what is under way at the destination is still waited for.
@@ -103,6 +106,7 @@ impl Transfer {
     pub fn new(limits: TransferLimits) -> Self {
         Self {
             window: Window::new(limits.publishes_in_flight),
+            most_refusals: limits.refusals_in_a_row,
             fetching: Fetching::new(limits),
             spool: VecDeque::new(),
             spool_bytes: 0,
@@ -222,7 +226,7 @@ impl Transfer {
                 self.spool_bytes -= event.raw.len();
                 self.settle(id, outcome, Some(park));
                 self.refused_in_a_row += 1;
-                if self.refused_in_a_row == REFUSALS_IN_A_ROW {
+                if self.refused_in_a_row == self.most_refusals {
                     self.stop_all(answer.map(|(_, reason)| reason));
                 }
             }

@@ -5,8 +5,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::nostr::Prefix;
 
-const LIMITS: TransferLimits =
-    TransferLimits { batch: 500, fetches_in_flight: 4, publishes_in_flight: 256, spool_bytes: 1 << 20 };
+const LIMITS: TransferLimits = TransferLimits {
+    batch: 500,
+    fetches_in_flight: 4,
+    publishes_in_flight: 256,
+    spool_bytes: 1 << 20,
+    refusals_in_a_row: REFUSALS_IN_A_ROW,
+};
 
 fn id(n: u32) -> EventId {
     let mut bytes = [0; 32];
@@ -245,8 +250,13 @@ proptest! {
             state >> 33
         };
         let mut second = dice;
-        let limits =
-            TransferLimits { batch, fetches_in_flight: fetches, publishes_in_flight: window, spool_bytes: 100_000 };
+        let limits = TransferLimits {
+            batch,
+            fetches_in_flight: fetches,
+            publishes_in_flight: window,
+            spool_bytes: 100_000,
+            refusals_in_a_row: REFUSALS_IN_A_ROW,
+        };
         let (outcomes, _) = run(
             limits,
             (0..count).map(id),

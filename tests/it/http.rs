@@ -272,7 +272,12 @@ fn stream(metrics: &Metrics) {
     }
     for n in 0..500 {
         let from = if n % 3 == 0 { Side::Local } else { Side::Peer };
-        metrics.passed("community", from, true, Duration::from_millis(n % 50 * n / 100 + 2));
+        metrics.passed(
+            "community",
+            from,
+            tieline::outcome::Outcome::Stored,
+            Duration::from_millis(n % 50 * n / 100 + 2),
+        );
     }
 }
 

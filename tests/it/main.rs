@@ -26,6 +26,9 @@ mod daemon;
 // What the daemon tells over HTTP, to machines and to people.
 mod http;
 
+// Discovery of git relays (GRASP-02), and notices.
+mod grasp;
+
 // Which module may use which: reads `src/`, runs nothing.
 mod layering;
 // What relays may answer, row by row of PROTOCOL.md's tables, through a whole job.

@@ -124,6 +124,12 @@ impl ModelRelay {
         change(&mut self.shared.quirks());
     }
 
+    /// The decision about events that it makes now, to build another upon.
+    pub fn quirks_on_event(&self) -> impl Fn(&Event) -> Verdict + Send + Sync + 'static {
+        let decide = self.shared.quirks().on_event.clone();
+        move |event| decide.as_ref().map_or(Verdict::Usual, |decide| decide(event))
+    }
+
     /// Ends all connections there are; new ones are welcome.
     pub fn disconnect(&self) {
         self.shared.disconnects.send_modify(|count| *count += 1);
