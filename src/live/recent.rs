@@ -1,63 +1,58 @@
 //! The ids a relay got lately: what comes again, or comes back as an echo, is known.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::nostr::EventId;
 
-/// Ids remembered per relay: an echo comes back within seconds, and 4000 are 20 seconds of 200
-/// events each, and 400 kB. What is forgotten comes back as a duplicate, and does no harm.
-const REMEMBERED: usize = 4000;
+/// Ids in a generation, of which there are two per relay: an echo comes back within seconds, and
+/// 2000 are ten seconds of 200 events each. 4000 ids take 300 kB. What is forgotten comes back as a
+/// duplicate, and does no harm.
+const GENERATION: usize = 2000;
 
 /// What a relay is known to have got lately: it said so itself, or a stream or a run has brought
 /// it. Clones share one memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Seen(Arc<Mutex<Recent>>);
-
-impl Default for Seen {
-    fn default() -> Self {
-        Self(Arc::new(Mutex::new(Recent::new(REMEMBERED))))
-    }
-}
 
 impl Seen {
     /// Remembers an id; says whether it is new.
     pub fn insert(&self, id: EventId) -> bool {
-        // Held for one look, never across an await; a panic under it would be this function's own.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id)
+        self.with(|recent| recent.insert(id, GENERATION))
     }
 
     /// It did not get it after all.
     pub fn forget(&self, id: EventId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).known.remove(&id);
+        self.with(|recent| recent.forget(id));
+    }
+
+    fn with<R>(&self, look: impl FnOnce(&mut Recent) -> R) -> R {
+        // Held for one look, never across an await; a panic under it would be that look's own.
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// A bounded memory: the oldest is forgotten first.
-#[derive(Debug)]
+/// A bounded memory: the older generation is forgotten when the younger one is full.
+#[derive(Debug, Default)]
 struct Recent {
-    known: HashSet<EventId>,
-    order: VecDeque<EventId>,
-    most: usize,
+    younger: HashSet<EventId>,
+    older: HashSet<EventId>,
 }
 
 impl Recent {
-    fn new(most: usize) -> Self {
-        Self { known: HashSet::new(), order: VecDeque::new(), most }
-    }
-
-    /// Remembers an id; says whether it is new.
-    fn insert(&mut self, id: EventId) -> bool {
-        if !self.known.insert(id) {
+    fn insert(&mut self, id: EventId, generation: usize) -> bool {
+        if self.older.contains(&id) || !self.younger.insert(id) {
             return false;
         }
-        self.order.push_back(id);
-        if self.order.len() > self.most
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.known.remove(&oldest);
+        if self.younger.len() >= generation {
+            self.older = std::mem::take(&mut self.younger);
         }
         true
+    }
+
+    fn forget(&mut self, id: EventId) {
+        self.younger.remove(&id);
+        self.older.remove(&id);
     }
 }
 
@@ -66,13 +61,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_is_forgotten_first() {
+    fn the_older_half_is_forgotten_first() {
         let id = |n| EventId::new([n; 32]);
-        let mut recent = Recent::new(2);
-        assert!(recent.insert(id(1)) && recent.insert(id(2)));
-        assert!(!recent.insert(id(1)) && !recent.insert(id(2)), "known");
-        assert!(recent.insert(id(3)));
-        assert!(!recent.insert(id(2)));
-        assert!(recent.insert(id(1)), "forgotten");
+        let mut recent = Recent::default();
+        let mut insert = |n| recent.insert(id(n), 2);
+        assert!(insert(1) && insert(2) && insert(3));
+        assert!(!insert(1) && !insert(2) && !insert(3), "known");
+        assert!(insert(4), "the second generation is full");
+        assert!(!insert(3) && !insert(4));
+        assert!(insert(1), "forgotten");
+    }
+
+    #[test]
+    fn what_did_not_arrive_is_new_again() {
+        let id = |n| EventId::new([n; 32]);
+        let mut recent = Recent::default();
+        for n in 1..=3 {
+            recent.insert(id(n), 2);
+            recent.forget(id(n));
+        }
+        assert!((1..=3).all(|n| recent.insert(id(n), 2)));
     }
 }

@@ -19,10 +19,9 @@ const PACE: Duration = Duration::from_millis(50);
 const TROUBLE: Duration = Duration::from_millis(700);
 /// For what was under way when the last event appeared, and for pauses and backoff.
 const CATCH_UP: Duration = Duration::from_secs(90);
-/// Memory that the last two thirds may add. The 4000 ids that are remembered of each of 31 relays
-/// take 100 bytes each, and fill up at this pace in five minutes: 8 MB from a third of that time on,
-/// less in any other; the rest is for what an allocator does not give back.
-const GROWTH: u64 = 10 << 20;
+/// Memory that the last two thirds may add. Up to 4000 ids are remembered of each of 31 relays, 75
+/// bytes each: 9 MB when all are full, which takes minutes at this pace, and a part of it before.
+const GROWTH: u64 = 8 << 20;
 
 /// How long events appear: long enough in CI to lose every relay once or so.
 fn duration() -> Duration {

@@ -7,7 +7,7 @@ use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
 use super::events::{Author, Event};
 
@@ -33,7 +33,10 @@ impl Client {
     }
 
     pub async fn connect(url: &str) -> Self {
-        let (socket, _) = connect_async(url).await.unwrap_or_else(|error| panic!("cannot connect to {url}: {error}"));
+        let no_delay = true;
+        let (socket, _) = connect_async_with_config(url, None, no_delay)
+            .await
+            .unwrap_or_else(|error| panic!("cannot connect to {url}: {error}"));
         Self { url: url.to_owned(), socket, challenge: None }
     }
 

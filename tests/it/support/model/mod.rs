@@ -176,6 +176,8 @@ fn serve_at(listener: TcpListener, shared: Arc<Shared>) -> DropGuard {
 async fn accept(listener: TcpListener, shared: Arc<Shared>, stop: CancellationToken) {
     for number in 1.. {
         let (stream, _) = listener.accept().await.unwrap();
+        // As real relays do: else a second short frame waits 40 ms for the first one's receipt.
+        stream.set_nodelay(true).unwrap();
         let (shared, stop) = (shared.clone(), stop.clone());
         let mut disconnects = shared.disconnects.subscribe();
         tokio::spawn(async move {
