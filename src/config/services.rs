@@ -80,9 +80,9 @@ pub struct GraspSettings {
     pub batch_window: Duration,
     /// Whether discovered relays may be at private, loopback and link-local addresses.
     pub allow_private: bool,
-    /// Hosts that may be discovered, in lower case; `None` for any.
+    /// Hosts that may be discovered, in lower case and without brackets; `None` for any.
     pub allow: Option<Vec<String>>,
-    /// Hosts that are never discovered, in lower case.
+    /// Hosts that are never discovered, in lower case and without brackets.
     pub deny: Vec<String>,
     /// The key that answers discovered relays (NIP-42).
     pub auth: Option<AuthSource>,
@@ -182,10 +182,14 @@ fn listen(text: &str, at: &Path, findings: &mut Findings<'_>) -> Option<SocketAd
 }
 
 fn hosts(written: &[String], at: &Path, findings: &mut Findings<'_>) -> Vec<String> {
+    let mut hosts = Vec::new();
     for (index, host) in written.iter().enumerate() {
-        if url::Host::parse(host).is_err() {
-            findings.error(&at.index(index), "expected the name or the address of a host");
+        // An IPv6 address has brackets in a URL, and need not have them here.
+        let parsed = url::Host::parse(host).or_else(|_| url::Host::parse(&format!("[{host}]")));
+        match parsed {
+            Ok(host) => hosts.push(host.to_string().trim_matches(['[', ']']).trim_end_matches('.').to_owned()),
+            Err(_) => findings.error(&at.index(index), "expected the name or the address of a host"),
         }
     }
-    written.iter().map(|host| host.to_lowercase()).collect()
+    hosts
 }

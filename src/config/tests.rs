@@ -339,6 +339,13 @@ fn schedules_that_contradict_themselves_are_refused() {
 fn services_are_checked() {
     let said = |lines: &str| errors(&format!("{LOCAL}{lines}"));
     assert!(said("http: {listen: localhost}").contains("http.listen: expected an address and a port"));
+    let (config, _) = load(&format!(
+        "{LOCAL}grasp: {{service: 'wss://g', allow: [Relay.Example., '[::1]', '::1', 0x7f.1], batch_window: 100ms}}\n"
+    ));
+    let grasp = config.grasp.unwrap();
+    assert_eq!(grasp.allow.unwrap(), ["relay.example", "::1", "::1", "127.0.0.1"]);
+    assert_eq!(grasp.batch_window, Duration::from_millis(100));
+    assert!(said("grasp: {service: 'wss://g', batch_window: 0s}").contains("grasp.batch_window: expected a time span"));
     assert!(said("grasp: {}").contains("grasp.service: this key is missing"));
     assert!(said("grasp: {service: 'wss://g', bootstrap: [x]}").contains("grasp.bootstrap[0]: not a URL"));
     assert!(said("grasp: {service: 'wss://g', deny: ['a b']}").contains("grasp.deny[0]: expected the name"));

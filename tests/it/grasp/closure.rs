@@ -9,6 +9,7 @@ use super::world::{READERS, Repository, accepted, comment, grasp_relay, quote, r
 use super::{SOON, config, converges, eventually, holds, jobs, start, stop};
 use crate::support::events::{Author, EPOCH, Event, now};
 use crate::support::model::{Info, ModelRelay, Neg, Quirks};
+use crate::support::relay::TestRelay;
 
 /// What lies on which of three relays.
 #[derive(Default)]
@@ -197,4 +198,32 @@ async fn chaos_makes_no_difference_in_the_end() {
     println!("{} events {took:?} after the last restart", wanted.len());
     assert_eq!(local.ids(&json!({"kinds": [1621]})).len(), 18 * 2, "the world is as it was meant");
     stop(&cli, running).await;
+}
+
+/// Relays that people run, as far as they are at hand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn real_relays_are_followed() {
+    for remote in TestRelay::each().await {
+        let local = grasp_relay().await;
+        let repository = Repository::new(1, "a:b", &[remote.url()]);
+        let mut events = vec![repository.announcement(local.url(), EPOCH), repository.state(1, EPOCH + 1)];
+        for n in 0..12 {
+            let root =
+                repository.root(READERS[0], 1621, ["a", "A", "q"][usize::try_from(n % 3).unwrap()], EPOCH + 10 * n);
+            let answer = comment(READERS[1], &root, EPOCH + 500 + n);
+            events.push(reply(READERS[2], &root, &answer, EPOCH + 600 + n));
+            events.push(quote(READERS[3], &root, EPOCH + 700 + n));
+            events.push(status(READERS[0], &root, EPOCH + 800 + n));
+            events.extend([root, answer]);
+        }
+        remote.fill(&events).await;
+        let url = format!("'{}'", remote.url());
+        let yaml =
+            config(&local, &[], ", allow_private: true").replace("bootstrap: []", &format!("bootstrap: [{url}]"));
+        let (cli, running) = start(&yaml);
+        // That one relay does not know negentropy shows in its silence, which is waited for three times.
+        let took = holds(&cli, &local, &accepted(local.url(), &events), SOON * 3).await;
+        println!("{}: {} events in {took:?}", remote.name(), events.len());
+        stop(&cli, running).await;
+    }
 }

@@ -280,11 +280,20 @@ async fn too_many_relays_are_bounded_and_it_is_said() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_told_who_we_are() {
     let local = grasp_relay().await;
-    let (remote, _) = with_repository(&local, Quirks { auth: Auth::required(), ..Quirks::default() }, 0).await;
+    let (remote, events) = with_repository(&local, Quirks { auth: Auth::required(), ..Quirks::default() }, 2).await;
     let (cli, running) = start(&config(&local, &[&remote], PRIVATE));
     eventually(&cli, "it asks", SOON, || remote.sent("AUTH") > 0).await;
     sleep(Duration::from_secs(2)).await;
     assert_eq!(remote.received("AUTH"), 0);
+    stop(&cli, running).await;
+
+    let keys = tempfile::tempdir().unwrap();
+    let key = keys.path().join("key");
+    std::fs::write(&key, Author::new(50).secret()).unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let more = format!("{PRIVATE}, auth: {{secret_key_file: '{}'}}", key.display());
+    let (cli, running) = start(&config(&local, &[&remote], &more));
+    holds(&cli, &local, &accepted(local.url(), &events), SOON).await;
     stop(&cli, running).await;
 }
 
