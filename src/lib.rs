@@ -12,6 +12,7 @@
 //! Drivers, one task each:
 //! - [`job`]: runs one job, pass after pass, until a pass finds nothing new.
 //! - [`live`]: passes events on as they appear; what it may have lost becomes a gap.
+//! - [`gateway`]: NIP-77 in front of a relay that lacks it.
 //! - [`http`]: metrics, health and status, for machines and for people.
 //!
 //! Edges, all other I/O:
@@ -36,6 +37,7 @@ pub mod app;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod gateway;
 pub mod health;
 pub mod http;
 pub mod job;

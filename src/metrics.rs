@@ -1,6 +1,8 @@
 //! What is counted, for Prometheus. Labels are configured names and closed sets, so that no
 //! stranger makes a series.
 
+mod gateway;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +16,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+
+pub use self::gateway::{Counted, GatewayMetrics, GatewayView};
 
 use crate::health::{Connections, Status};
 use crate::job_spec::Side;
@@ -115,6 +119,7 @@ pub struct Metrics {
     tracked: Gauge,
     relays_connected: Gauge,
     relays_dead: Gauge,
+    gateway: GatewayMetrics,
     /// Kept beside their series, which cannot be read back.
     health: Mutex<BTreeMap<String, RelayHealth>>,
     live: LiveCounters,
@@ -152,6 +157,7 @@ impl Metrics {
             tracked: Gauge::default(),
             relays_connected: Gauge::default(),
             relays_dead: Gauge::default(),
+            gateway: GatewayMetrics::default(),
             health: Mutex::default(),
             live: LiveCounters::default(),
         };
@@ -184,6 +190,7 @@ impl Metrics {
         to.register("relays_tracked", "Relays configured or discovered", self.tracked.clone());
         to.register("relays_connected", "Relays connected now", self.relays_connected.clone());
         to.register("relays_dead", "Relays that have failed for a day", self.relays_dead.clone());
+        self.gateway.register(to);
     }
 
     /// In the text format of Prometheus.
@@ -193,6 +200,12 @@ impl Metrics {
         // Writing to a text cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
+    }
+
+    /// What the gateway counts, and is counted by.
+    #[must_use]
+    pub fn gateway(&self) -> &GatewayMetrics {
+        &self.gateway
     }
 
     /// A run of a job has ended.

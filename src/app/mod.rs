@@ -1,8 +1,10 @@
 //! Puts the parts together: from settings to relays and jobs that can run, and to a daemon.
 
 mod daemon;
+mod gateway;
 mod jobs;
 mod relays;
 
 pub use daemon::{Daemon, Signals};
+pub use gateway::{BoundGateway, MadeFrom};
 pub use relays::Relays;

@@ -14,7 +14,10 @@ const MAX_HEAD: usize = 8192;
 
 /// A TCP connection to the relay's host and port. A proxy looks the name up itself, as Tor
 /// needs; nothing about the relay is asked of the local resolver then.
-pub(super) async fn dial(relay: &RelayUrl, proxy: Option<&Url>) -> Result<TcpStream, String> {
+///
+/// # Errors
+/// In words for an operator, when there is no connection.
+pub async fn dial(relay: &RelayUrl, proxy: Option<&Url>) -> Result<TcpStream, String> {
     let (host, port) = relay.host_and_port();
     let stream = match proxy {
         None => TcpStream::connect((host.as_str(), port)).await.map_err(|error| error.to_string())?,

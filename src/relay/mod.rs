@@ -22,11 +22,12 @@ use std::time::Duration;
 
 use tokio::sync::{OnceCell, mpsc, watch};
 
+pub use self::dial::dial;
 pub use self::error::{Fault, RelayError};
 pub use self::info::RelayInfo;
 pub use self::link::{Ack, Link, Listing, NegSession, Publisher, Stream, Streamed};
 pub use self::request::Meter;
-pub use self::tls::{TlsError, client_config};
+pub use self::tls::{TlsError, client_config, http_client};
 
 use self::connection::Command;
 use crate::health::Connections;
@@ -120,7 +121,7 @@ impl Relay {
     /// Starts the task that will own the connection. Nothing is dialled yet.
     #[must_use]
     pub fn spawn(options: RelayOptions) -> Self {
-        let http = tls::http_client(&options.tls, options.proxy.as_ref());
+        let http = http_client(&options.tls, options.proxy.as_ref(), reqwest::redirect::Policy::default());
         let pace = pace::Pace::new(options.events_per_second, options.bytes_per_second);
         let shared = Arc::new(Shared {
             options,

@@ -44,11 +44,18 @@ pub fn client_config(ca_file: Option<&PathBuf>) -> Result<Arc<rustls::ClientConf
     Ok(Arc::new(config))
 }
 
-/// A client for NIP-11 documents. It goes the way that the WebSocket goes, and no other.
-pub(super) fn http_client(tls: &Arc<rustls::ClientConfig>, proxy: Option<&url::Url>) -> reqwest::Client {
+/// A client for NIP-11 documents and what else a relay shows. It goes the way that the WebSocket
+/// goes, and no other.
+#[must_use]
+pub fn http_client(
+    tls: &Arc<rustls::ClientConfig>,
+    proxy: Option<&url::Url>,
+    redirects: reqwest::redirect::Policy,
+) -> reqwest::Client {
     let builder = reqwest::Client::builder()
         .tls_backend_preconfigured((**tls).clone())
         .user_agent(concat!("tieline/", env!("CARGO_PKG_VERSION")))
+        .redirect(redirects)
         .no_proxy();
     let proxy = proxy.and_then(|proxy| reqwest::Proxy::all(proxy.as_str()).ok());
     match proxy {
