@@ -23,7 +23,7 @@ const ROOM: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long the other end has to read what is left for it, and to agree to the end.
-const FAREWELL: Duration = Duration::from_secs(5);
+const FAREWELL: Duration = Duration::from_secs(3);
 
 /// One WebSocket.
 pub(super) struct Leg<S> {

@@ -40,7 +40,7 @@ use crate::config::{GatewayLimits, GatewaySettings, Network, RelaySettings};
 use crate::metrics::GatewayMetrics;
 use crate::relay::TlsError;
 
-/// How long a drain may take: sessions have 4 s of it, and farewells 5 s.
+/// How long a drain may take: sessions have 4 s of it, and farewells 3 s.
 const DRAIN: Duration = Duration::from_secs(9);
 
 /// A pause when a connection cannot be accepted, as when there are no file descriptors left: it

@@ -51,6 +51,9 @@ pub(super) async fn pass(shared: &Shared, request: &Request<Incoming>, from: IpA
             None => return plain(StatusCode::BAD_GATEWAY, "the relay's document is too large, or broke off"),
         }
     } else {
+        // It is known to be right once it is passed on to its end.
+        let length = answer.headers().get(header::CONTENT_LENGTH).cloned();
+        response.headers_mut().extend(length.map(|length| (header::CONTENT_LENGTH, length)));
         stream(answer)
     };
     response
