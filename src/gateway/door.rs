@@ -64,7 +64,7 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, from: SocketAd
     let Ok(upgraded) = upgrade.await else { return };
     let config = leg::config(shared.limits.message_bytes);
     let client = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
-    Connection::new(Leg::new(client), Leg::new(relay.socket), shared).run(stop).await;
+    Connection::new(Leg::new(client), Leg::new(relay), shared).run(stop).await;
 }
 
 async fn answer(
@@ -94,7 +94,6 @@ async fn answer(
             headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
             headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
             headers.extend(HeaderValue::try_from(key).ok().map(|key| (header::SEC_WEBSOCKET_ACCEPT, key)));
-            headers.extend(relay.protocol.clone().map(|protocol| (header::SEC_WEBSOCKET_PROTOCOL, protocol)));
             let upgrade = hyper::upgrade::on(&mut request);
             // There is room for the one handshake that a connection can have.
             let _ = accepted.try_send(Accepted { upgrade, relay });

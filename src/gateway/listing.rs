@@ -308,3 +308,7 @@ fn close(name: &str) -> String {
 fn conditioned(filter: Filter) -> Filter {
     if filter == Filter::new() { filter.narrow_time(Some(1), None).unwrap_or(filter) } else { filter }
 }
+
+#[cfg(test)]
+#[path = "listing_tests.rs"]
+mod tests;

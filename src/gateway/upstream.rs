@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error, handshake};
@@ -34,11 +34,8 @@ pub(super) struct Upstream {
     relay: Relay,
 }
 
-/// A WebSocket to the relay, and what of its handshake is the client's to know.
-pub(super) struct Opened {
-    pub(super) socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
-    pub(super) protocol: Option<HeaderValue>,
-}
+/// A WebSocket to the relay.
+pub(super) type Opened = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// Why there is no WebSocket to the relay.
 pub(super) enum NotOpened {
@@ -79,10 +76,7 @@ impl Upstream {
             let stream = dial(&self.url, self.proxy.as_ref()).await.map_err(unreachable)?;
             let connector = Connector::Rustls(self.tls.clone());
             match client_async_tls_with_config(request, stream, Some(leg::config(MAX_MESSAGE)), Some(connector)).await {
-                Ok((socket, response)) => {
-                    let protocol = response.headers().get(header::SEC_WEBSOCKET_PROTOCOL).cloned();
-                    Ok(Opened { socket, protocol })
-                }
+                Ok((socket, _)) => Ok(socket),
                 Err(Error::Http(response)) => Err(NotOpened::Answered(response)),
                 Err(error) => Err(unreachable(error.to_string())),
             }
