@@ -125,6 +125,9 @@ impl Config {
         }
         let local = local?;
         lint::relays(&local, &peers, findings);
+        if let Some(gateway) = &gateway {
+            lint::gateway(&local, gateway.listen, &root.key("gateway"), findings);
+        }
         let peers = peers.into_iter().map(|(_, peer)| peer).collect();
         Some(Self { local, peers, jobs, state_dir: file.state_dir, http, grasp, gateway, notify })
     }

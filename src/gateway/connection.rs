@@ -235,3 +235,7 @@ fn fault_of_the_line(fault: &tokio_tungstenite::tungstenite::error::ProtocolErro
     use tokio_tungstenite::tungstenite::error::ProtocolError;
     matches!(fault, ProtocolError::ResetWithoutClosingHandshake | ProtocolError::SendAfterClosing)
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

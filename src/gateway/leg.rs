@@ -160,11 +160,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Leg<S> {
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         while !self.outgoing.is_empty() {
             ready!(Pin::new(&mut self.socket).poll_ready(cx))?;
+            if !self.has_room() {
+                // With so much before it, there is only room for one more when the other end reads.
+                self.alive();
+            }
             if let Some(message) = self.outgoing.pop_front() {
                 self.bytes -= message.len();
                 Pin::new(&mut self.socket).start_send(message)?;
-                // Taken by a slow end, but taken.
-                self.heard = clock::instant();
             }
         }
         ready!(Pin::new(&mut self.socket).poll_flush(cx))?;

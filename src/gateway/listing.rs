@@ -1,6 +1,7 @@
 //! One listing of the relay for a session's inventory, over the client's own connection: frames
 //! to the relay go out, its answers come in. No socket is touched here.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::budget::Memory;
@@ -8,7 +9,7 @@ use super::inventory::Item;
 use super::message::Wanted;
 use super::names::Names;
 use super::refusal::Refusal;
-use crate::nostr::{EoseHint, Event, EventId, Filter, RelayMessage, Timestamp};
+use crate::nostr::{EoseHint, Event, Filter, RelayMessage, Timestamp};
 use crate::reconcile::{Head, Page, PageSize, Pager, Question};
 
 /// How long the relay may say nothing about what was asked.
@@ -28,13 +29,11 @@ pub(super) struct Known {
     pub(super) excludes_until: Option<bool>,
 }
 
-/// What an answer has led to.
-#[derive(Debug)]
+/// Where a listing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// More of it is to come.
+    /// More is to come.
     Wait,
-    /// Ask the relay on.
-    Ask(Vec<String>),
     /// All is listed.
     Done,
 }
@@ -51,6 +50,8 @@ pub(super) struct Listing {
     /// The page that waits until it is known how to ask for it.
     waiting: Option<(Filter, usize)>,
     asked: Option<Asked>,
+    /// Frames for the relay.
+    frames: VecDeque<String>,
     pages: Vec<Vec<Item>>,
     count: usize,
     most: usize,
@@ -99,6 +100,7 @@ impl Listing {
             proven: false,
             waiting: None,
             asked: None,
+            frames: VecDeque::new(),
             pages: Vec::new(),
             count: 0,
             most,
@@ -131,23 +133,28 @@ impl Listing {
         (self.pages, self.memory)
     }
 
-    /// The frame that ends what is under way at the relay.
-    pub(super) fn close(&mut self) -> Option<String> {
-        self.asked.take().map(|asked| close(&asked.name))
+    /// The next frame for the relay: also where the listing has failed, or is not wanted any more.
+    pub(super) fn poll(&mut self) -> Option<String> {
+        self.frames.pop_front()
     }
 
-    /// The first frame.
+    /// Ends what is under way at the relay.
+    pub(super) fn close(&mut self) {
+        if let Some(asked) = self.asked.take() {
+            self.frames.push_back(close(&asked.name));
+        }
+    }
+
+    /// Asks the first question.
     pub(super) fn start(&mut self, names: &mut Names) -> Step {
-        let frame = match &self.plan {
-            Plan::Once { text, filter } => {
-                let name = names.issue();
-                let frame = format!(r#"["REQ","{name}",{text}]"#);
-                self.asked = Some(Asked::new(name, What::Page(filter.clone()), usize::MAX));
-                Some(frame)
-            }
-            Plan::Paged(_) => self.ask(names),
-        };
-        frame.map_or(Step::Done, |frame| Step::Ask(vec![frame]))
+        if let Plan::Once { text, filter } = &self.plan {
+            let name = names.issue();
+            self.frames.push_back(format!(r#"["REQ","{name}",{text}]"#));
+            self.asked = Some(Asked::new(name, What::Page(filter.clone()), usize::MAX));
+        } else {
+            self.ask(names);
+        }
+        self.step()
     }
 
     /// Takes a message about one of our subscriptions.
@@ -204,7 +211,8 @@ impl Listing {
 
     fn answered(&mut self, hint: Option<EoseHint>, names: &mut Names) -> Result<Step, Refusal> {
         let Some(Asked { name, what, heads, received, .. }) = self.asked.take() else { return Ok(Step::Wait) };
-        let mut frames = vec![close(&name)];
+        // The relay goes on with it until it is told not to.
+        self.frames.push_back(close(&name));
         match what {
             What::Page(_) => {
                 let heads = match &mut self.plan {
@@ -222,21 +230,22 @@ impl Listing {
                 self.keep(heads)?;
             }
             What::Any(_) => match heads.first() {
-                Some(head) => frames.push(self.ask_named(*head, false, names)),
+                Some(head) => self.ask_named(*head, false, names),
                 // It holds nothing that could be lost.
                 None => self.learn(false, false),
             },
-            What::Named { later: false, head } if heads.is_empty() => frames.push(self.ask_named(head, true, names)),
+            What::Named { later: false, head } if heads.is_empty() => self.ask_named(head, true, names),
             // One that does not come either way is gone.
             What::Named { later, .. } => self.learn(later && !heads.is_empty(), !heads.is_empty()),
         }
         if self.asked.is_none() {
-            match self.ask(names) {
-                Some(frame) => frames.push(frame),
-                None => return Ok(Step::Done),
-            }
+            self.ask(names);
         }
-        Ok(Step::Ask(frames))
+        Ok(self.step())
+    }
+
+    const fn step(&self) -> Step {
+        if self.asked.is_some() { Step::Wait } else { Step::Done }
     }
 
     fn keep(&mut self, heads: Vec<Head>) -> Result<(), Refusal> {
@@ -254,15 +263,15 @@ impl Listing {
         (self.known.excludes_until, self.proven) = (Some(excludes), proven);
     }
 
-    /// The next question, once it is known how to ask it.
-    fn ask(&mut self, names: &mut Names) -> Option<String> {
-        let Plan::Paged(pager) = &mut self.plan else { return None };
+    /// Asks the next question, once it is known how to; none is left at the end.
+    fn ask(&mut self, names: &mut Names) {
+        let Plan::Paged(pager) = &mut self.plan else { return };
         if self.waiting.is_none()
             && let Some(Question::Page { filter, limit }) = pager.next_question()
         {
             self.waiting = Some((filter, limit));
         }
-        let (filter, limit) = self.waiting.take()?;
+        let Some((filter, limit)) = self.waiting.take() else { return };
         let asked = match (filter.until(), self.known.excludes_until) {
             (None, _) | (_, Some(false)) => filter.clone(),
             (Some(until), Some(true)) => filter.with_until(until.checked_add(1)),
@@ -270,26 +279,25 @@ impl Listing {
                 let any = filter.with_until(None);
                 self.waiting = Some((filter, limit));
                 // An event that is listed already serves as well as any.
-                if let Some(&(created_at, id)) = self.pages.first().and_then(|page| page.first()) {
-                    return Some(self.ask_named(Head { created_at, id }, false, names));
-                }
-                return Some(self.request(names, What::Any(any.clone()), &any, 1));
+                return match self.pages.first().and_then(|page| page.first()) {
+                    Some(&(created_at, id)) => self.ask_named(Head { created_at, id }, false, names),
+                    None => self.request(names, What::Any(any.clone()), &any, 1),
+                };
             }
         };
-        Some(self.request(names, What::Page(filter), &asked, limit))
+        self.request(names, What::Page(filter), &asked, limit);
     }
 
-    fn ask_named(&mut self, head: Head, later: bool, names: &mut Names) -> String {
+    fn ask_named(&mut self, head: Head, later: bool, names: &mut Names) {
         let until = head.created_at.saturating_add(u64::from(later));
-        let filter = Filter::of_ids([EventId::new(*head.id.as_bytes())]).with_until(Some(until));
-        self.request(names, What::Named { head, later }, &filter, 1)
+        let filter = Filter::of_ids([head.id]).with_until(Some(until));
+        self.request(names, What::Named { head, later }, &filter, 1);
     }
 
-    fn request(&mut self, names: &mut Names, what: What, filter: &Filter, limit: usize) -> String {
+    fn request(&mut self, names: &mut Names, what: What, filter: &Filter, limit: usize) {
         let name = names.issue();
-        let frame = format!(r#"["REQ","{name}",{}]"#, filter.to_value(Some(limit)));
+        self.frames.push_back(format!(r#"["REQ","{name}",{}]"#, filter.to_value(Some(limit))));
         self.asked = Some(Asked::new(name, what, limit.saturating_mul(2).max(PATIENCE_EVENTS)));
-        frame
     }
 }
 

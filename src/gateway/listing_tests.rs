@@ -74,17 +74,19 @@ fn list(events: &[Event], filter: &Value, habits: &Habits, known: Known, most: u
     };
     let (mut names, now) = (Names::new(7), crate::clock::instant());
     let mut listing = Listing::new(1, wanted, known, most, budget.memory(), now);
-    let mut frames = match listing.start(&mut names) {
-        Step::Ask(frames) => frames,
-        _ => panic!("it asks for something"),
-    };
+    assert_eq!(listing.start(&mut names), Step::Wait);
     let (mut closed, mut asked) = (0, Vec::new());
+    let mut frames = |listing: &mut Listing| -> Vec<Value> {
+        let frames = std::iter::from_fn(|| listing.poll()).map(|frame| serde_json::from_str(&frame).unwrap());
+        let (closes, requests): (Vec<Value>, Vec<Value>) = frames.partition(|frame: &Value| frame[0] == "CLOSE");
+        closed += closes.len();
+        requests
+    };
     let result = loop {
-        let Some(frame) = frames.pop() else { panic!("it waits for nothing") };
-        let frame: Value = serde_json::from_str(&frame).unwrap();
+        let requests = frames(&mut listing);
+        let [frame] = requests.as_slice() else { panic!("one at a time: {requests:?}") };
         let name = frame[1].as_str().unwrap();
         assert!(name.len() <= 64);
-        closed += frames.iter().filter(|frame| frame.starts_with("[\"CLOSE\"")).count();
         asked.push(frame[2].clone());
         let (found, complete) = answer(events, &frame[2], habits);
         let mut step = Ok(Step::Wait);
@@ -108,12 +110,13 @@ fn list(events: &[Event], filter: &Value, habits: &Habits, known: Known, most: u
                 || step.is_err()
         );
         match step {
-            Ok(Step::Ask(next)) => frames = next,
+            Ok(Step::Wait) => {}
             Ok(Step::Done) => break Ok(()),
-            Ok(Step::Wait) => panic!("the answer was whole"),
             Err(refusal) => break Err(refusal),
         }
     };
+    listing.close();
+    assert_eq!(frames(&mut listing), Vec::<Value>::new());
     let known = listing.known();
     Outcome { result: result.map(|()| listing.finish().0), known, closed, asked }
 }
@@ -172,13 +175,14 @@ proptest! {
         let expected = ids(events.iter().filter(|event| Filter::from_value(&filter).unwrap().matches(event)));
         let known = Known { excludes_until: known.then_some(habits.excludes_until), ..UNKNOWN };
         let outcome = list(&events, &filter, &habits, known, 1_000_000);
+        prop_assert_eq!(outcome.closed, outcome.asked.len(), "the relay is left with none of them");
         match outcome.result {
             Ok(pages) => {
                 let listed: Vec<_> = pages.into_iter().flatten().collect();
                 prop_assert!(listed.is_sorted_by(|a, b| a.0 >= b.0), "newest first");
                 prop_assert_eq!(listed.len(), expected.len(), "each once");
                 prop_assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), expected);
-                prop_assert_eq!(outcome.closed + 1, outcome.asked.len(), "each is closed before the next is asked");
+
             }
             Err(Refusal::Dense { second, .. }) => {
                 let dense = expected.iter().filter(|item| item.0 == second).count();
@@ -246,15 +250,16 @@ fn what_cannot_be_listed_is_said() {
         let (mut names, wanted) =
             (Names::new(7), Wanted { filter: r#"{"kinds":[1]}"#.parse().unwrap(), limited: None });
         let mut listing = Listing::new(1, wanted, UNKNOWN, 100_000, budget.memory(), now);
-        let Step::Ask(frames) = listing.start(&mut names) else { panic!() };
-        let name = serde_json::from_str::<Value>(&frames[0]).unwrap()[1].as_str().unwrap().to_owned();
+        listing.start(&mut names);
+        let name = serde_json::from_str::<Value>(&listing.poll().unwrap()).unwrap()[1].as_str().unwrap().to_owned();
         (listing, names, name)
     };
     let (mut listing, mut names, name) = start();
     assert_eq!(listing.tick(now + ANSWER - Duration::from_millis(1)), Ok(()));
     assert_eq!(listing.tick(now + ANSWER), Err(Refusal::Silent(ANSWER)));
-    assert_eq!(listing.close(), Some(format!(r#"["CLOSE","{name}"]"#)));
-    assert_eq!(listing.close(), None);
+    listing.close();
+    listing.close();
+    assert_eq!((listing.poll(), listing.poll()), (Some(format!(r#"["CLOSE","{name}"]"#)), None));
     let (event, later) = (event(1, START, 1, 1), now + ANSWER);
     let said = format!(r#"["EVENT","{name}",{}]"#, event.raw());
     listing.take(RelayMessage::parse(&said).unwrap(), &mut names, later).unwrap();
@@ -266,7 +271,8 @@ fn what_cannot_be_listed_is_said() {
     let closed = json!(["CLOSED", name, "restricted: no"]).to_string();
     let refusal = listing.take(RelayMessage::parse(&closed).unwrap(), &mut names, now).unwrap_err();
     assert_eq!((refusal.label(), refusal.frame("a")), ("relay", r#"["NEG-ERR","a","restricted: no"]"#.to_owned()));
-    assert_eq!(listing.close(), None, "the relay has closed it already");
+    listing.close();
+    assert_eq!(listing.poll(), None, "the relay has closed it already");
 
     // A relay that sends without end.
     let (mut listing, mut names, name) = start();

@@ -183,7 +183,9 @@ fn another_version_is_answered_with_ours() {
         assert_eq!(answer(&desk.say(&format!(r#"["NEG-OPEN","a",{FILTER},"{version}"]"#))), [0x61]);
     }
     assert_eq!(answer(&desk.message("a")).len(), 5 + 32, "the session goes on in the right version");
-    for version in ["5f", "70", "00", ""] {
+    // The last two announce more ids than they bring, as the crate's own case does.
+    let one_short = format!("6100000202{}", "bb".repeat(32));
+    for version in ["5f", "70", "00", "", "61000002c080808000", &one_short] {
         let said = desk.say(&format!(r#"["NEG-OPEN","a",{FILTER},"{version}"]"#));
         assert!(said[0][2].as_str().unwrap().starts_with("invalid: malformed negentropy message"), "{said:?}");
     }
@@ -342,6 +344,33 @@ fn small_frames_lose_nothing() {
         assert_eq!(have, set(&own, &theirs), "{client_frame} {frame_bytes}");
         assert_eq!(need, set(&theirs, &own), "{client_frame} {frame_bytes}");
         assert_eq!(desk.held(), (0, 0));
+    }
+}
+
+/// The case by which the crate was shown to lose items when frames fill up
+/// (nostrdevkit/negentropy issue 15), item by item, in both directions.
+#[test]
+fn the_published_case_of_full_frames_is_complete() {
+    let mut n = 0_u64;
+    let mut item = |at: u64| {
+        n += 1;
+        let mut id = [0; 32];
+        id[..8].copy_from_slice(&n.to_le_bytes());
+        (at, EventId::new(id))
+    };
+    let mut common: Vec<Item> = (0..1500).map(|i| item(1000 + i * 10)).collect();
+    let mut theirs: Vec<Item> = (0..15).map(|i| item(1000 + i * 1000 + 5)).collect();
+    let mut ours: Vec<Item> =
+        (0..2).flat_map(|b| (0..35).map(move |j| 1000 + b * 1000 + 201 + j % 8)).map(&mut item).collect();
+    common.extend((0..40).map(|j| item(15_900 + j * 2)));
+    theirs.push(item(15_999));
+    ours.extend((0..110).map(|i| item(50_000 + i * 10)));
+    let set = |items: &[Item]| items.iter().map(|(_, id)| *id.as_bytes()).collect::<BTreeSet<_>>();
+    for (client, relay) in [(&ours, &theirs), (&theirs, &ours)] {
+        let mut desk = Desk::new(GatewayLimits { frame_bytes: 4767, ..GatewayLimits::default() });
+        desk.items = [common.as_slice(), relay].concat();
+        let found = reconcile(&mut desk, &[common.as_slice(), client].concat(), 4096);
+        assert_eq!(found, (set(client), set(relay)));
     }
 }
 

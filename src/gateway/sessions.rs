@@ -199,15 +199,14 @@ impl Sessions {
     }
 
     fn go_on(&mut self, step: Result<Step, Refusal>) {
+        let Some((listing, _)) = &mut self.listing else { return };
+        self.to_relay.extend(std::iter::from_fn(|| listing.poll()));
         let result = match step {
             Ok(Step::Wait) => return,
-            Ok(Step::Ask(frames)) => return self.to_relay.extend(frames),
             Ok(Step::Done) => Ok(()),
             Err(refusal) => Err(refusal),
         };
-        let Some((mut listing, slot)) = self.listing.take() else { return };
-        self.to_relay.extend(listing.close());
-        self.shared.known.learn(listing.known());
+        let Some((listing, slot)) = self.end_listing() else { return };
         let session = listing.session;
         let result = result.map(|()| {
             let (pages, memory) = listing.finish();
@@ -221,9 +220,17 @@ impl Sessions {
 
     fn forget(&mut self, session: u64) {
         self.queue.retain(|turn| turn.session != session);
-        if let Some((mut listing, _)) = self.listing.take_if(|(listing, _)| listing.session == session) {
-            self.shared.known.learn(listing.known());
-            self.to_relay.extend(listing.close());
+        if self.listing.as_ref().is_some_and(|(listing, _)| listing.session == session) {
+            self.end_listing();
         }
+    }
+
+    /// Takes the listing away, whatever it came to, and tells the relay where it is under way.
+    fn end_listing(&mut self) -> Option<(Listing, Slot)> {
+        let (mut listing, slot) = self.listing.take()?;
+        listing.close();
+        self.to_relay.extend(std::iter::from_fn(|| listing.poll()));
+        self.shared.known.learn(listing.known());
+        Some((listing, slot))
     }
 }

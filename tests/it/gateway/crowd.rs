@@ -7,13 +7,15 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{QUERY, TestGateway, reconcile};
+use crate::support::cli::Cli;
 use crate::support::client::Client;
 use crate::support::events::{Author, EPOCH, Event, ids};
-use crate::support::relay::TestRelay;
+use crate::support::relay::{TestRelay, free_port};
 
 /// How many do what.
 struct Crowd {
-    /// Clients that ask for a few events, again and again, and as many at the relay itself.
+    /// Clients that ask for a few events, again and again, and as many at the relay itself: both
+    /// meet with the same load.
     readers: usize,
     /// Clients that reconcile all events at once.
     reconcilers: usize,
@@ -32,46 +34,39 @@ struct Figures {
     requests: usize,
     /// From the first NEG-OPEN to the last answer, of all.
     reconciled: Duration,
-    /// The most bytes of inventories.
-    inventories: i64,
+    /// The most bytes that the gateway took.
+    memory: u64,
 }
 
-async fn gather(crowd: Crowd) -> Figures {
-    let relay = TestRelay::in_process().await;
-    let all = Author::new(1).notes(crowd.events, EPOCH);
-    relay.fill(&all[..crowd.events - 100]).await;
-    let gateway = TestGateway::with(relay.url(), "limits: {sessions: 80, total: 2m}").await;
-    let (all, url, gateway) = (&all, relay.url(), &gateway);
-
+/// Lets a crowd at a gateway in front of a relay that holds all but the last 100 of `all`.
+/// `memory` says what the gateway takes.
+async fn gather(crowd: Crowd, all: &[Event], gateway: &str, relay: &str, memory: impl Fn() -> u64) -> Figures {
     let until = Instant::now() + crowd.time;
-    let through = join_all((0..crowd.readers / 2).map(|n| read(&gateway.url, n, until)));
-    let direct = join_all((0..crowd.readers.div_ceil(2)).map(|n| read(url, n, until)));
+    let through = join_all((0..crowd.readers).map(|n| read(gateway, n, until)));
+    let direct = join_all((0..crowd.readers).map(|n| read(relay, n, until)));
     let started = Instant::now();
     let reconcilers = join_all((0..crowd.reconcilers).map(|_| async {
         // Own events begin later and go on longer.
-        let own = &all[100..];
-        let (have, need) = patiently(&gateway.url, own).await;
+        let (have, need) = patiently(gateway, &all[100..]).await;
         assert_eq!((have, need), (ids(&all[crowd.events - 100..]), ids(&all[..100])));
         started.elapsed()
     }));
-    let hostile = join_all((0..crowd.hostile).map(|n| attack(&gateway.url, n, until)));
+    let hostile = join_all((0..crowd.hostile).map(|n| attack(gateway, n, until)));
     let watching = async {
         let mut most = 0;
         while Instant::now() < until {
-            most = most.max(gateway.view().inventory_bytes);
+            most = most.max(memory());
             sleep(Duration::from_millis(20)).await;
         }
         most
     };
-    let (through, direct, reconciled, _, inventories) = tokio::join!(through, direct, reconcilers, hostile, watching);
-    gateway.is_empty().await;
-    let requests = through.iter().map(Vec::len).sum();
+    let (through, direct, reconciled, _, memory) = tokio::join!(through, direct, reconcilers, hostile, watching);
     Figures {
+        requests: through.iter().map(Vec::len).sum(),
         through: percentile(through),
         direct: percentile(direct),
-        requests,
         reconciled: reconciled.into_iter().max().unwrap_or_default(),
-        inventories,
+        memory,
     }
 }
 
@@ -160,22 +155,55 @@ async fn attack(url: &str, n: usize, until: Instant) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_small_crowd_is_served() {
-    let crowd = Crowd { readers: 40, reconcilers: 8, hostile: 5, events: 2000, time: Duration::from_secs(5) };
-    let figures = gather(crowd).await;
+    let crowd = Crowd { readers: 20, reconcilers: 8, hostile: 5, events: 2000, time: Duration::from_secs(5) };
+    let relay = TestRelay::in_process().await;
+    let all = Author::new(1).notes(crowd.events, EPOCH);
+    relay.fill(&all[..crowd.events - 100]).await;
+    let gateway = TestGateway::start(relay.url()).await;
+    let held = || gateway.view().inventory_bytes.unsigned_abs();
+    let figures = gather(crowd, &all, &gateway.url, relay.url(), held).await;
     println!("{figures:?}");
-    assert!(figures.requests > 40 && figures.reconciled < Duration::from_secs(30), "{figures:?}");
+    // Two blocks for each session that there can be.
+    assert!(figures.requests > 20 && figures.memory <= 64 * 2 * 40_960, "{figures:?}");
+    assert!(figures.reconciled < Duration::from_secs(30), "{figures:?}");
+    gateway.is_empty().await;
 }
 
-/// 500 clients, 50 of them reconciling 20,000 events each, 20 hostile. The figures say nothing
-/// unless it is built with `--release` and the machine has nothing else to do:
-/// `cargo test --release --test it a_large_crowd -- --ignored --nocapture`
+/// 500 clients, 50 of them reconciling 20,000 events each, 20 hostile, before a gateway that is a
+/// process of its own. The relay is strfry where `TIELINE_TEST_STRFRY` says where it is. The
+/// figures say nothing unless it is built with `--release` and the machine has nothing else to
+/// do: `cargo test --release --test it a_large_crowd -- --ignored --nocapture`
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "it takes a minute of an idle machine"]
 async fn a_large_crowd_is_served() {
-    // As many readers at the relay itself as through the gateway: both meet with the same load.
-    let crowd = Crowd { readers: 860, reconcilers: 50, hostile: 20, events: 20_000, time: Duration::from_secs(30) };
-    let figures = gather(crowd).await;
-    println!("{figures:?}");
-    assert!(figures.inventories <= 256 << 20);
+    let crowd = Crowd { readers: 430, reconcilers: 50, hostile: 20, events: 20_000, time: Duration::from_secs(30) };
+    let relay = match TestRelay::strfry().await {
+        Some(relay) => relay,
+        None => TestRelay::in_process().await,
+    };
+    let all = Author::new(1).notes(crowd.events, EPOCH);
+    relay.fill(&all[..crowd.events - 100]).await;
+    let port = free_port();
+    let cli = Cli::with_config(&format!(
+        "local: {{url: '{}'}}\ngateway: {{listen: '127.0.0.1:{port}', limits: {{sessions: 80}}}}\n",
+        relay.url()
+    ));
+    let running = cli.spawn_logged(&["gateway"]);
+    let url = format!("ws://127.0.0.1:{port}");
+    while tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    let before = resident(running.id());
+    let figures = gather(crowd, &all, &url, relay.url(), || resident(running.id())).await;
+    println!("{}: {figures:?}, {before} bytes before", relay.name());
+    running.signal("TERM").await;
+    assert_eq!(running.finish().await.code, 0, "{}", cli.log());
+    assert!(figures.memory <= 256 << 20);
     assert!(figures.through <= figures.direct * 2 + Duration::from_millis(5), "{figures:?}");
+}
+
+/// Resident bytes of a process.
+fn resident(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
+    status.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or_default() * 4096
 }

@@ -65,6 +65,9 @@ async fn an_inventory_is_what_req_returns() {
         let filter = json!({"ids": named.iter().map(|event| &event.id).collect::<Vec<_>>()});
         assert_eq!(inventory(&gateway.url, &filter).await, in_order(named), "{}", relay.name());
         gateway.is_empty().await;
+        if let TestRelay::Model(relay) = relay {
+            assert_eq!(relay.received("CLOSE"), relay.received("REQ"), "it is left with no subscription");
+        }
     }
 }
 
@@ -108,6 +111,34 @@ async fn differences_are_found_over_the_wire() {
         let (have, need) = reconcile(&mut client, round, &json!({"kinds": [1]}), &all[300..]).await.unwrap();
         assert_eq!(have, ids(&all[2500..]));
         assert_eq!(need, ids(&all[..300]));
+    }
+}
+
+/// The shape of the case by which frame limits were shown to lose items, over the wire and in
+/// both directions; `responder_tests.rs` has it with its own ids.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_frames_lose_nothing_over_the_wire() {
+    let author = Author::new(1);
+    let mut n = 0;
+    let mut note = |at: u64| {
+        n += 1;
+        author.note_saying(EPOCH + at, &n.to_string())
+    };
+    let mut common: Vec<_> = (0..1500).map(|i| note(1000 + i * 10)).collect();
+    let mut theirs: Vec<_> = (0..15).map(|i| note(1000 + i * 1000 + 5)).collect();
+    let mut ours: Vec<_> =
+        (0..2).flat_map(|b| (0..35).map(move |j| 1000 + b * 1000 + 201 + j % 8)).map(&mut note).collect();
+    common.extend((0..40).map(|j| note(15_900 + j * 2)));
+    theirs.push(note(15_999));
+    ours.extend((0..110).map(|i| note(50_000 + i * 10)));
+    for (client, behind) in [(&ours, &theirs), (&theirs, &ours)] {
+        let relay = ModelRelay::start(Quirks::default()).await;
+        relay.fill(&[common.as_slice(), behind].concat());
+        let gateway = TestGateway::with(relay.url(), "limits: {frame_bytes: 4767}").await;
+        let own = [common.as_slice(), client].concat();
+        let mut socket = Client::connect(&gateway.url).await;
+        let (have, need) = reconcile(&mut socket, "a", &json!({"kinds": [1]}), &own).await.unwrap();
+        assert_eq!((have, need), (ids(client), ids(behind)));
     }
 }
 
