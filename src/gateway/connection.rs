@@ -26,6 +26,10 @@ const BATCH: usize = 64;
 /// How long sessions may go on when the gateway is to end.
 const DRAIN: Duration = Duration::from_secs(4);
 
+/// How long a client with sessions may leave unread what it is sent. Its listing stands still all
+/// the while, and others wait for their turn.
+const CATCH_UP: Duration = Duration::from_secs(10);
+
 /// One client, and its own connection to the relay.
 pub(super) struct Connection<C, R> {
     client: Leg<C>,
@@ -33,6 +37,8 @@ pub(super) struct Connection<C, R> {
     sessions: Sessions,
     /// A negentropy message that waits until the client has taken what was said before.
     held: Option<Utf8Bytes>,
+    /// Since when nothing more can be made to wait for the client.
+    full: Option<Instant>,
     /// When what is open has to be closed, once the gateway is to end.
     ends: Option<Instant>,
 }
@@ -63,7 +69,7 @@ where
     R: AsyncRead + AsyncWrite + Unpin,
 {
     pub(super) fn new(client: Leg<C>, relay: Leg<R>, shared: Arc<Shared>) -> Self {
-        Self { client, relay, sessions: Sessions::new(shared), held: None, ends: None }
+        Self { client, relay, sessions: Sessions::new(shared), held: None, full: None, ends: None }
     }
 
     /// Passes on until either side ends, or `stop`.
@@ -172,6 +178,7 @@ where
         for frame in self.sessions.to_relay.drain(..) {
             self.relay.send(Message::text(frame));
         }
+        self.full = if self.client.has_room() { None } else { self.full.or_else(|| Some(clock::instant())) };
     }
 
     fn notice(&mut self, text: &str) {
@@ -180,12 +187,20 @@ where
 
     fn deadline(&self) -> Instant {
         let legs = self.client.deadline().min(self.relay.deadline());
-        [self.sessions.deadline(), self.ends].into_iter().flatten().fold(legs, Instant::min)
+        [self.sessions.deadline(), self.ends, self.catches_up()].into_iter().flatten().fold(legs, Instant::min)
+    }
+
+    /// Until when the client has to have read on.
+    fn catches_up(&self) -> Option<Instant> {
+        self.full.filter(|_| !self.sessions.is_idle()).map(|since| since + CATCH_UP)
     }
 
     fn tick(&mut self) -> Result<(), End> {
         let now = clock::instant();
         self.sessions.tick(now);
+        if self.catches_up().is_some_and(|late| now >= late) {
+            self.sessions.end_all(&Refusal::Slow(CATCH_UP));
+        }
         if !self.client.check(now) {
             return Err(End::ClientGone);
         }

@@ -128,3 +128,40 @@ async fn a_text_that_only_our_subscriptions_have_is_not_passed_on() {
     world.client.send(Message::text("[\"REQ\",\"x\",{}]")).await.unwrap();
     assert_eq!(next(&mut world.relay).await, json!(["REQ", "x", {}]));
 }
+
+/// A client that reads nothing stops its own listing, and must not keep others from theirs.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_loses_its_sessions() {
+    let World { mut client, mut relay, running, metrics, started } = World::new().await;
+    client.send(open("a")).await.unwrap();
+    assert_eq!(next(&mut relay).await[0], "REQ");
+    assert_eq!((metrics.view().sessions, metrics.view().listings), (1, 1));
+    let text = "x".repeat(100_000);
+    let flood = tokio::spawn(async move {
+        for _ in 0..8 {
+            relay.send(Message::text(json!(["NOTICE", text]).to_string())).await.unwrap();
+        }
+        listen(relay).await.unwrap()
+    });
+    while metrics.view() != GatewayView::default() {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    assert!((10..=11).contains(&(clock::instant() - started).as_secs()));
+    // What it was sent is still there.
+    let mut notices = 0;
+    let said = loop {
+        let said = next(&mut client).await;
+        if said[0] != "NOTICE" {
+            break said;
+        }
+        notices += 1;
+    };
+    assert_eq!(said, json!(["NEG-ERR", "a", "closed: the client has not caught up for 10 s"]));
+    while notices < 8 {
+        assert_eq!(next(&mut client).await[0], "NOTICE");
+        notices += 1;
+    }
+    drop(client);
+    running.await.unwrap();
+    assert_eq!(flood.await.unwrap()[0][0], "CLOSE");
+}

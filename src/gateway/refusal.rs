@@ -40,6 +40,9 @@ pub enum Refusal {
     /// The session has lasted too long.
     #[error("closed: the session took longer than {} s", .0.as_secs())]
     Total(Duration),
+    /// The client does not read what it is sent.
+    #[error("closed: the client has not caught up for {} s", .0.as_secs())]
+    Slow(Duration),
     /// There is no such session.
     #[error("closed: no session has this id")]
     Unknown,
@@ -94,6 +97,7 @@ impl Refusal {
             Self::Rate(_) => "rate",
             Self::Idle(_) => "idle",
             Self::Total(_) => "total",
+            Self::Slow(_) => "slow",
             Self::Unknown => "unknown-session",
             Self::OutOfTurn => "out-of-turn",
             Self::Malformed(_) => "malformed",
@@ -147,6 +151,7 @@ mod tests {
         for broken in [
             Refusal::Idle(Duration::from_secs(120)),
             Refusal::Total(Duration::from_secs(1)),
+            Refusal::Slow(Duration::from_secs(10)),
             Refusal::Unknown,
             Refusal::OutOfTurn,
             Refusal::Malformed("x".into()),
