@@ -102,9 +102,10 @@ pub(super) fn accept_key(key: &HeaderValue) -> String {
     handshake::derive_accept_key(key.as_bytes())
 }
 
-/// A place below the relay's own: `/` is the relay itself.
+/// A place below the relay's own: `/` is the relay itself, and so is what is no path, such as the
+/// `*` of OPTIONS. That must not become a part of the host.
 fn target(base: &str, place: &str) -> String {
-    if place == "/" {
+    if place == "/" || !place.starts_with('/') {
         return base.to_owned();
     }
     let (base, _) = base.split_once('?').unwrap_or((base, ""));
@@ -124,6 +125,9 @@ mod tests {
             ("ws://h/relay", "/", "ws://h/relay"),
             ("ws://h/relay", "/x", "ws://h/relay/x"),
             ("ws://h/relay?k=v", "/", "ws://h/relay?k=v"),
+            ("ws://h", "*", "ws://h"),
+            ("ws://h", "@evil.example/", "ws://h"),
+            ("ws://h", "//evil.example", "ws://h//evil.example"),
         ] {
             assert_eq!(target(base, place), expected);
         }

@@ -115,6 +115,13 @@ async fn other_pages_pass_as_they_are() {
     for line in ["cookie: d=e", "x-forwarded-for: 127.0.0.1", "x-forwarded-host: relay.example"] {
         assert!(asked.contains(line), "{line}: {asked}");
     }
+    // Whatever is asked for, it is the relay that is asked.
+    for request in ["OPTIONS *", "GET http://evil.example/x", "GET //evil.example/x", "GET @evil.example"] {
+        let (head, _) =
+            ask(&gateway, &format!("{request} HTTP/1.1\r\nHost: x\r\nUser-Agent: a\r\nConnection: close\r\n\r\n"))
+                .await;
+        assert!(head.starts_with("http/1.1 301") || head.starts_with("http/1.1 400"), "{request}: {head}");
+    }
     let (head, _) = ask(&gateway, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
     assert!(head.starts_with("http/1.1 405") && head.contains("allow: get, head, options"), "{head}");
 }
