@@ -14,6 +14,7 @@
 //! - [`live`]: passes events on as they appear; what it may have lost becomes a gap.
 //! - [`grasp`]: finds the relays that hold our git repositories, and what to ask them.
 //! - [`notify`]: posts what was newly stored, so that a git server fetches data at once.
+//! - [`gateway`]: NIP-77 in front of a relay that lacks it.
 //! - [`http`]: metrics, health and status, for machines and for people.
 //!
 //! Edges, all other I/O:
@@ -39,6 +40,7 @@ pub mod app;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod gateway;
 pub mod grasp;
 pub mod health;
 pub mod http;

@@ -1,6 +1,8 @@
 //! What is counted, for Prometheus. Labels are configured names and closed sets, so that no
 //! stranger makes a series.
 
+mod gateway;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +16,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+
+pub use self::gateway::{Counted, GatewayMetrics, GatewayView};
 
 use crate::health::{Connections, Status};
 use crate::job_spec::Side;
@@ -129,6 +133,7 @@ pub struct Metrics {
     repositories: Gauge,
     left_out: Family<WhatLabel, Gauge>,
     notices: Family<ResultLabel, Counter>,
+    gateway: GatewayMetrics,
     /// Kept beside their series, which cannot be read back.
     health: Mutex<BTreeMap<String, RelayHealth>>,
     live: LiveCounters,
@@ -170,6 +175,7 @@ impl Metrics {
             repositories: Gauge::default(),
             left_out: Family::default(),
             notices: Family::default(),
+            gateway: GatewayMetrics::default(),
             health: Mutex::default(),
             live: LiveCounters::default(),
         };
@@ -206,6 +212,7 @@ impl Metrics {
         to.register("grasp_repositories", "Repositories that are followed", self.repositories.clone());
         to.register("grasp_left_out", "What discovery found too many of to follow", self.left_out.clone());
         to.register("notices", "Events told to notify.url, and those dropped instead", self.notices.clone());
+        self.gateway.register(to);
     }
 
     /// In the text format of Prometheus.
@@ -215,6 +222,12 @@ impl Metrics {
         // Writing to a text cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
+    }
+
+    /// What the gateway counts, and is counted by.
+    #[must_use]
+    pub fn gateway(&self) -> &GatewayMetrics {
+        &self.gateway
     }
 
     /// A run of a job has ended.

@@ -171,7 +171,7 @@ mod tests {
 
     fn client() -> reqwest::Client {
         let tls = crate::relay::client_config(None).unwrap();
-        crate::relay::http_client(&tls, None, false)
+        crate::relay::http_client(&tls, None, false, crate::relay::Redirects::Followed)
     }
 
     #[tokio::test]

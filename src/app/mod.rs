@@ -2,10 +2,12 @@
 
 mod daemon;
 mod discovery;
+mod gateway;
 mod jobs;
 mod notices;
 mod presence;
 mod relays;
 
 pub use daemon::{Daemon, Signals};
+pub use gateway::{BoundGateway, MadeFrom};
 pub use relays::Relays;

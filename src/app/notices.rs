@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use crate::config::NotifySettings;
 use crate::metrics::Metrics;
 use crate::notify::{Notifier, Outbox};
-use crate::relay::{client_config, http_client};
+use crate::relay::{Redirects, client_config, http_client};
 
 /// How long what waits may take to be posted when the process ends.
 const LAST_WORDS: Duration = Duration::from_millis(900);
@@ -32,7 +32,7 @@ impl Notices {
         self.running = match settings {
             Some(settings) => {
                 let token = settings.token().context("notify.token_file")?;
-                let client = http_client(&client_config(None)?, None, false);
+                let client = http_client(&client_config(None)?, None, false, Redirects::Followed);
                 let (notifier, outbox) = Notifier::new(settings.url.clone(), token, client, metrics.clone());
                 Some((settings.clone(), outbox, tokio::spawn(notifier.run())))
             }

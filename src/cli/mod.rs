@@ -2,6 +2,7 @@
 //! and in `sync.rs`, nowhere else.
 
 mod check;
+mod gateway;
 mod probe;
 mod report;
 mod run;
@@ -59,7 +60,7 @@ enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The daemon: schedules, live streams, status
+    /// The daemon: schedules, live streams, status, and the gateway if there is one
     Run(run::RunArgs),
     /// Bring relays to the same events, once, and prove it
     Sync(sync::SyncArgs),
@@ -67,6 +68,8 @@ enum Command {
     Status(status::StatusArgs),
     /// List the ids that are known not to be movable for now, or forget them
     Parked(status::ParkedArgs),
+    /// The gateway alone: negentropy (NIP-77) in front of a relay that lacks it
+    Gateway(gateway::GatewayArgs),
     /// Read the config and say what is wrong with it
     Check(check::CheckArgs),
     /// Show what one relay is and can do
@@ -117,6 +120,7 @@ async fn dispatch(args: Args) -> Result<u8> {
         Command::Sync(args) => sync::run(args, &globals).await,
         Command::Status(args) => status::run(&args, &globals).await,
         Command::Parked(args) => status::parked(&args, &globals).await,
+        Command::Gateway(args) => gateway::run(args, &globals).await,
         Command::Check(args) => check::run(&args, &globals).await,
         Command::Probe(args) => probe::run(&args).await,
         Command::Schema => {

@@ -9,10 +9,11 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{Globals, OK, open_state, read_config, warn};
-use crate::app::{Daemon, Signals};
+use crate::app::{BoundGateway, Daemon, MadeFrom, Signals};
 use crate::clock;
 use crate::config::{Config, find_file};
 use crate::http;
@@ -39,20 +40,13 @@ pub async fn run(_: RunArgs, globals: &Globals) -> Result<u8> {
     let stop = CancellationToken::new();
     let jobs = config.jobs.len();
     // Bound before anything runs, so that a port that is taken is said at once.
-    let listener = match &config.http {
-        Some(http) => {
-            Some(TcpListener::bind(http.listen).await.with_context(|| format!("http.listen {}", http.listen))?)
-        }
-        None => None,
-    };
+    let listener = bind_http(&config).await?;
+    let gateway = BoundGateway::bind(&config, &metrics).await?;
+    let made_from = gateway.as_ref().map_or_else(MadeFrom::default, BoundGateway::made_from);
     if let Some(listener) = listener {
-        let serving = http::serve(listener, metrics.clone(), state.clone(), stop.clone());
-        tokio::spawn(async move {
-            if let Err(error) = serving.await {
-                tracing::error!(%error, "HTTP has ended");
-            }
-        });
+        serve_http(listener, metrics.clone(), state.clone(), stop.clone());
     }
+    let gateway = gateway.map(|gateway| tokio::spawn(gateway.serve(stop.clone())));
     let daemon = Daemon::build(config, state, state_dir, metrics)?;
     let (beat, mut beats) = watch::channel(());
     let running = tokio::spawn(daemon.run(Signals { reload, stop: stop.clone(), beat }));
@@ -65,6 +59,7 @@ pub async fn run(_: RunArgs, globals: &Globals) -> Result<u8> {
             _ = signals.hangup.recv() => {
                 notify(&[State::Reloading]);
                 if let Some(config) = reread(&path) {
+                    made_from.compare(&config);
                     // The daemon takes one at a time; it is gone only when it has ended.
                     let _ = reloads.send(config).await;
                 }
@@ -73,7 +68,7 @@ pub async fn run(_: RunArgs, globals: &Globals) -> Result<u8> {
             _ = signals.terminate.recv() => break,
             _ = signals.interrupt.recv() => break,
             _ = watchdog.tick() => {
-                if running.is_finished() {
+                if running.is_finished() || gateway.as_ref().is_some_and(JoinHandle::is_finished) {
                     bail!("the daemon ended by itself: this is a fault of tieline's, please report it");
                 }
                 if beats.has_changed().unwrap_or(false) {
@@ -92,11 +87,36 @@ pub async fn run(_: RunArgs, globals: &Globals) -> Result<u8> {
     notify(&[State::Stopping]);
     stop.cancel();
     running.await.context("the daemon ended in a fault")?;
+    if let Some(gateway) = gateway {
+        gateway.await.context("the gateway ended in a fault")?;
+    }
     Ok(OK)
 }
 
+/// The port for HTTP, where the config asks for it.
+pub(super) async fn bind_http(config: &Config) -> Result<Option<TcpListener>> {
+    let Some(http) = &config.http else { return Ok(None) };
+    let listener = TcpListener::bind(http.listen).await;
+    listener.with_context(|| format!("http.listen {}", http.listen)).map(Some)
+}
+
+/// Answers on it until `stop`.
+pub(super) fn serve_http(
+    listener: TcpListener,
+    metrics: Arc<Metrics>,
+    state: Option<crate::state::State>,
+    stop: CancellationToken,
+) {
+    let serving = http::serve(listener, metrics, state, stop);
+    tokio::spawn(async move {
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "HTTP has ended");
+        }
+    });
+}
+
 /// The config as it is now; `None` when it is bad, which the log says.
-fn reread(path: &Path) -> Option<Config> {
+pub(super) fn reread(path: &Path) -> Option<Config> {
     match read_config(path) {
         Ok((config, warnings)) => {
             warn(&warnings);
@@ -109,14 +129,14 @@ fn reread(path: &Path) -> Option<Config> {
     }
 }
 
-struct OsSignals {
-    hangup: Signal,
-    terminate: Signal,
-    interrupt: Signal,
+pub(super) struct OsSignals {
+    pub(super) hangup: Signal,
+    pub(super) terminate: Signal,
+    pub(super) interrupt: Signal,
 }
 
 impl OsSignals {
-    fn new() -> std::io::Result<Self> {
+    pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
             terminate: signal(SignalKind::terminate())?,
@@ -127,7 +147,7 @@ impl OsSignals {
 
 /// What a service manager is told.
 #[derive(Clone, Copy, Debug)]
-enum State {
+pub(super) enum State {
     Ready,
     Reloading,
     Stopping,
@@ -135,7 +155,7 @@ enum State {
 }
 
 #[cfg(target_os = "linux")]
-fn notify(states: &[State]) {
+pub(super) fn notify(states: &[State]) {
     use sd_notify::NotifyState;
     let mut told = Vec::new();
     for state in states {
@@ -154,10 +174,10 @@ fn notify(states: &[State]) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn notify(_: &[State]) {}
+pub(super) fn notify(_: &[State]) {}
 
 /// Half of what the service manager waits for, as sd_watchdog_enabled(3) advises.
-fn watchdog_interval() -> Duration {
+pub(super) fn watchdog_interval() -> Duration {
     #[cfg(target_os = "linux")]
     if let Some(most) = sd_notify::watchdog_enabled() {
         return most / 2;

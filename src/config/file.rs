@@ -325,6 +325,9 @@ pub(super) struct Grasp {
 pub(super) struct Gateway {
     /// Address and port. Default: 127.0.0.1:7780.
     pub listen: Option<String>,
+    /// Addresses, or networks such as 10.0.0.0/8, of proxies whose word on who asks is passed on.
+    /// Default: none.
+    pub trusted_proxies: Option<Vec<String>>,
     /// What clients may use.
     pub limits: Option<GatewayLimits>,
 }
@@ -333,6 +336,12 @@ pub(super) struct Gateway {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GatewayLimits {
+    /// Clients at once. Default: 1000.
+    pub connections: Option<NonZeroUsize>,
+    /// Bytes of one message from a client. Default: 2500000.
+    pub message_bytes: Option<NonZeroUsize>,
+    /// Permits a filter that matches every event. Default: false.
+    pub allow_unrestricted: Option<bool>,
     /// Matching events per filter. Default: 1000000.
     pub events_per_filter: Option<NonZeroUsize>,
     /// Negentropy sessions of one connection. Default: 8.
@@ -345,6 +354,8 @@ pub(super) struct GatewayLimits {
     pub frame_bytes: Option<NonZeroUsize>,
     /// Bytes of all inventories. Default: 268435456.
     pub memory_bytes: Option<NonZeroUsize>,
+    /// Negentropy messages per second of one connection. Default: 100.
+    pub messages_per_second: Option<NonZeroU32>,
     /// A session without a message ends. Default: 2m.
     pub idle: Option<String>,
     /// A session ends. Default: 30m.

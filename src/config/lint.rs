@@ -1,4 +1,6 @@
-//! Warnings: what a config may say, and hardly ever means.
+//! Warnings: what a config may say, and hardly ever means. One is an error: it never means that.
+
+use std::net::SocketAddr;
 
 use crate::nostr::{Filter, RelayUrl, TagName, kind};
 
@@ -37,6 +39,14 @@ pub(super) fn relays(local: &RelaySettings, peers: &[(Path, RelaySettings)], fin
         if let Some((_, other)) = peers[..index].iter().find(|(_, other)| place(&other.url) == place(&peer.url)) {
             findings.warn(&at, format!("this is the same relay as the peer {:?}", other.name));
         }
+    }
+}
+
+/// Refuses a gateway that would be its own relay: each client would open connections without end.
+pub(super) fn gateway(local: &RelaySettings, listen: SocketAddr, at: &Path, findings: &mut Findings<'_>) {
+    let own: Option<RelayUrl> = format!("ws://{listen}").parse().ok();
+    if own.is_some_and(|own| place(&own) == place(&local.url)) {
+        findings.error(at, "the gateway would listen where it takes the local relay to be");
     }
 }
 

@@ -8,9 +8,11 @@
 mod file;
 mod filter;
 mod finding;
+mod gateway;
 mod jobs;
 mod lint;
 mod locate;
+mod network;
 mod relay;
 mod schedule;
 mod secret;
@@ -38,12 +40,14 @@ use relay::RelayOptions;
 use spans::{Place, Spans};
 
 pub use finding::{ConfigErrors, Finding};
+pub use gateway::{GatewayLimits, GatewaySettings};
 pub use jobs::Job;
 pub use locate::{NoConfigFile, find_file};
+pub use network::{Network, NetworkError};
 pub use relay::{Proxy, ProxyError, RelaySettings, Retry};
 pub use schedule::{Cron, CronError, Schedule, When};
 pub use secret::{AuthSource, SecretError};
-pub use services::{GatewayLimits, GatewaySettings, GraspSettings, HttpSettings, NotifySettings};
+pub use services::{GraspSettings, HttpSettings, NotifySettings};
 
 /// Everything an operator has settled.
 #[derive(Clone, Debug)]
@@ -121,6 +125,9 @@ impl Config {
         }
         let local = local?;
         lint::relays(&local, &peers, findings);
+        if let Some(gateway) = &gateway {
+            lint::gateway(&local, gateway.listen, &root.key("gateway"), findings);
+        }
         let peers = peers.into_iter().map(|(_, peer)| peer).collect();
         Some(Self { local, peers, jobs, state_dir: file.state_dir, http, grasp, gateway, notify })
     }

@@ -1,4 +1,4 @@
-//! The parts of the daemon beside its jobs: HTTP, gateway, discovery, notices.
+//! The parts of the daemon beside its jobs: HTTP, discovery, notices.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,54 +17,6 @@ use super::secret::{self, AuthSource, SecretError};
 pub struct HttpSettings {
     /// Default 127.0.0.1:9747.
     pub listen: SocketAddr,
-}
-
-/// A NIP-77 responder in front of a local relay that has none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GatewaySettings {
-    /// Default 127.0.0.1:7780.
-    pub listen: SocketAddr,
-    /// What clients may use.
-    pub limits: GatewayLimits,
-}
-
-/// What the gateway's clients may use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GatewayLimits {
-    /// Matching events per filter.
-    pub events_per_filter: usize,
-    /// Negentropy sessions of one connection.
-    pub sessions_per_connection: usize,
-    /// Negentropy sessions in all.
-    pub sessions: usize,
-    /// Listings of the local relay under way.
-    pub listings: usize,
-    /// Bytes of one answer, before hex.
-    pub frame_bytes: usize,
-    /// Bytes of all inventories.
-    pub memory_bytes: usize,
-    /// A session without a message ends after this.
-    pub idle: Duration,
-    /// A session ends after this.
-    pub total: Duration,
-}
-
-impl Default for GatewayLimits {
-    fn default() -> Self {
-        Self {
-            // What strfry's `maxSyncEvents` permits.
-            events_per_filter: 1_000_000,
-            sessions_per_connection: 8,
-            sessions: 64,
-            listings: 4,
-            frame_bytes: 500_000,
-            // Six of the largest inventories, at 40 bytes an event.
-            memory_bytes: 256 << 20,
-            // As khatru.
-            idle: Duration::from_secs(120),
-            total: Duration::from_secs(1800),
-        }
-    }
 }
 
 /// Discovery of relays that hold our git repositories (GRASP-02).
@@ -101,35 +53,6 @@ impl HttpSettings {
     pub(super) fn read(written: &file::Http, at: &Path, findings: &mut Findings<'_>) -> Option<Self> {
         let listen = listen(written.listen.as_deref().unwrap_or("127.0.0.1:9747"), at, findings)?;
         Some(Self { listen })
-    }
-}
-
-impl GatewaySettings {
-    pub(super) fn read(written: &file::Gateway, at: &Path, findings: &mut Findings<'_>) -> Option<Self> {
-        let listen = listen(written.listen.as_deref().unwrap_or("127.0.0.1:7780"), at, findings);
-        let usual = GatewayLimits::default();
-        let mut limits = GatewayLimits::default();
-        if let Some(written) = &written.limits {
-            let at = at.key("limits");
-            let mut span = |key: &str, text: &Option<String>| findings.duration(&at.key(key), text.as_ref()?);
-            limits = GatewayLimits {
-                events_per_filter: written.events_per_filter.map_or(usual.events_per_filter, Into::into),
-                sessions_per_connection: written
-                    .sessions_per_connection
-                    .map_or(usual.sessions_per_connection, Into::into),
-                sessions: written.sessions.map_or(usual.sessions, Into::into),
-                listings: written.listings.map_or(usual.listings, Into::into),
-                frame_bytes: written.frame_bytes.map_or(usual.frame_bytes, Into::into),
-                memory_bytes: written.memory_bytes.map_or(usual.memory_bytes, Into::into),
-                idle: span("idle", &written.idle).unwrap_or(usual.idle),
-                total: span("total", &written.total).unwrap_or(usual.total),
-            };
-            // The negentropy crate takes no smaller frames than 4096 bytes.
-            if limits.frame_bytes < 4096 {
-                findings.error(&at.key("frame_bytes"), "expected at least 4096");
-            }
-        }
-        Some(Self { listen: listen?, limits })
     }
 }
 
@@ -176,7 +99,7 @@ impl NotifySettings {
     }
 }
 
-fn listen(text: &str, at: &Path, findings: &mut Findings<'_>) -> Option<SocketAddr> {
+pub(super) fn listen(text: &str, at: &Path, findings: &mut Findings<'_>) -> Option<SocketAddr> {
     let wrong = |_| findings.error(&at.key("listen"), "expected an address and a port, such as 127.0.0.1:9747");
     text.parse().map_err(wrong).ok()
 }

@@ -350,6 +350,10 @@ fn services_are_checked() {
     assert!(said("grasp: {service: 'wss://g', bootstrap: [x]}").contains("grasp.bootstrap[0]: not a URL"));
     assert!(said("grasp: {service: 'wss://g', deny: ['a b']}").contains("grasp.deny[0]: expected the name"));
     assert!(said("gateway: {limits: {frame_bytes: 100}}").contains("expected at least 4096"));
+    let itself = errors("local: {url: 'ws://localhost:7780/'}\ngateway: {}\n");
+    assert!(itself.contains("gateway: the gateway would listen where it takes the local relay to be"), "{itself}");
+    assert!(said("gateway: {limits: {message_bytes: 100}}").contains("expected at least 4096"));
+    assert!(said("gateway: {trusted_proxies: [10.0.0.0/33]}").contains("gateway.trusted_proxies[0]: expected an IP"));
     assert!(said("notify: {url: 'ftp://x'}").contains("notify.url: expected an http://"));
 }
 

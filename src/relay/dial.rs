@@ -17,7 +17,10 @@ const MAX_HEAD: usize = 8192;
 /// A TCP connection to the relay's host and port. A proxy looks the name up itself, as Tor
 /// needs; nothing about the relay is asked of the local resolver then.
 /// With `public_only`, what is dialled was looked at: the name is not looked up a second time.
-pub(super) async fn dial(relay: &RelayUrl, proxy: Option<&Url>, public_only: bool) -> Result<TcpStream, String> {
+///
+/// # Errors
+/// In words for an operator, when there is no connection.
+pub async fn dial(relay: &RelayUrl, proxy: Option<&Url>, public_only: bool) -> Result<TcpStream, String> {
     let (host, port) = relay.host_and_port();
     let stream = match proxy {
         None => {

@@ -23,12 +23,12 @@ use std::time::Duration;
 
 use tokio::sync::{OnceCell, mpsc, watch};
 
-pub use self::dial::is_same_listener;
+pub use self::dial::{dial, is_same_listener};
 pub use self::error::{Fault, RelayError};
 pub use self::info::RelayInfo;
 pub use self::link::{Ack, Link, Listing, NegSession, Publisher, Stream, Streamed};
 pub use self::request::Meter;
-pub use self::tls::{TlsError, client_config, http_client};
+pub use self::tls::{Redirects, TlsError, client_config, http_client};
 
 use self::connection::Command;
 use crate::health::Connections;
@@ -133,7 +133,8 @@ impl Relay {
     /// Starts the task that will own the connection. Nothing is dialled yet.
     #[must_use]
     pub fn spawn(options: RelayOptions) -> Self {
-        let http = tls::http_client(&options.tls, options.proxy.as_ref(), options.public_only);
+        let redirects = if options.public_only { Redirects::Refused } else { Redirects::Followed };
+        let http = http_client(&options.tls, options.proxy.as_ref(), options.public_only, redirects);
         let pace = pace::Pace::new(options.events_per_second, options.bytes_per_second);
         let shared = Arc::new(Shared {
             options,

@@ -46,19 +46,33 @@ pub fn client_config(ca_file: Option<&PathBuf>) -> Result<Arc<rustls::ClientConf
     Ok(Arc::new(config))
 }
 
-/// A client for HTTP, such as for NIP-11 documents. It goes the way that the WebSocket goes, and no other: where
-/// that is held to public addresses, so are the names that it looks up, and it is not sent on.
+/// Where an answer that names another address leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redirects {
+    /// There.
+    Followed,
+    /// Nowhere: it is an answer like another.
+    Refused,
+}
+
+/// A client for HTTP, such as for NIP-11 documents. It goes the way that the WebSocket goes, and
+/// no other: where that is held to public addresses, so are the names that it looks up.
 #[must_use]
-pub fn http_client(tls: &Arc<rustls::ClientConfig>, proxy: Option<&url::Url>, public_only: bool) -> reqwest::Client {
+pub fn http_client(
+    tls: &Arc<rustls::ClientConfig>,
+    proxy: Option<&url::Url>,
+    public_only: bool,
+    redirects: Redirects,
+) -> reqwest::Client {
     let builder = reqwest::Client::builder()
         .tls_backend_preconfigured((**tls).clone())
         .user_agent(concat!("tieline/", env!("CARGO_PKG_VERSION")))
+        .redirect(match redirects {
+            Redirects::Followed => reqwest::redirect::Policy::default(),
+            Redirects::Refused => reqwest::redirect::Policy::none(),
+        })
         .no_proxy();
-    let builder = if public_only && proxy.is_none() {
-        builder.dns_resolver(Arc::new(PublicOnly)).redirect(reqwest::redirect::Policy::none())
-    } else {
-        builder
-    };
+    let builder = if public_only && proxy.is_none() { builder.dns_resolver(Arc::new(PublicOnly)) } else { builder };
     let proxy = proxy.and_then(|proxy| reqwest::Proxy::all(proxy.as_str()).ok());
     match proxy {
         Some(proxy) => builder.proxy(proxy),
@@ -97,10 +111,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
         let tls = client_config(None).unwrap();
-        http_client(&tls, None, true).get(&url).send().await.unwrap_err();
+        http_client(&tls, None, true, Redirects::Refused).get(&url).send().await.unwrap_err();
         let accepted = tokio::time::timeout(std::time::Duration::from_millis(100), listener.accept());
         assert!(accepted.await.is_err(), "nothing was dialled");
-        let sent = tokio::spawn(http_client(&tls, None, false).get(&url).send());
+        let sent = tokio::spawn(http_client(&tls, None, false, Redirects::Followed).get(&url).send());
         listener.accept().await.unwrap();
         sent.abort();
     }

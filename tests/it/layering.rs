@@ -41,7 +41,12 @@ const MODULES: [(&str, Layer); 23] = [
 ];
 
 /// Machines in the folders of drivers and edges.
-const PURE_FILES: [&str; 8] = [
+const PURE_FILES: [&str; 13] = [
+    "gateway/forwarded.rs",
+    "gateway/inventory.rs",
+    "gateway/message.rs",
+    "gateway/names.rs",
+    "gateway/refusal.rs",
     "gateway/responder.rs",
     "grasp/filters.rs",
     "grasp/index.rs",

@@ -23,6 +23,8 @@ mod cli;
 
 // The daemon, as a process of its own: peers that fail, streams, signals, status.
 mod daemon;
+// The gateway: what passes through, sessions, limits, many clients at once.
+mod gateway;
 // What the daemon tells over HTTP, to machines and to people.
 mod http;
 

@@ -40,6 +40,12 @@ impl Client {
         Self { url: url.to_owned(), socket, challenge: None }
     }
 
+    /// Authenticates to a relay that calls itself this, however it was reached.
+    #[must_use]
+    pub fn knowing_it_as(self, url: &str) -> Self {
+        Self { url: url.to_owned(), ..self }
+    }
+
     pub async fn send(&mut self, message: &Value) {
         self.send_text(&message.to_string()).await;
     }

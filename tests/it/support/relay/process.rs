@@ -21,6 +21,7 @@ pub struct Process {
     url: String,
     child: Child,
     directory: TempDir,
+    program: PathBuf,
 }
 
 impl Process {
@@ -44,7 +45,7 @@ max_limit: 6000
 "
             )
         };
-        Self::start("nostr-relay", configure, |config| {
+        Self::start("nostr-relay", &program, configure, |config| {
             let mut command = Command::new(&program);
             command.arg("-c").arg(config).args(["serve", "--use-uvicorn"]);
             command
@@ -87,7 +88,7 @@ relay {{
                 db.display()
             )
         };
-        Self::start("strfry", configure, |config| {
+        Self::start("strfry", Path::new(program), configure, |config| {
             let mut command = Command::new(program);
             command.arg(format!("--config={}", config.display())).arg("relay");
             command
@@ -97,6 +98,7 @@ relay {{
 
     async fn start(
         name: &'static str,
+        program: &Path,
         configure: impl FnOnce(u16, &Path) -> String,
         command: impl FnOnce(&Path) -> Command,
     ) -> Self {
@@ -113,7 +115,8 @@ relay {{
             .stderr(log)
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
-        let mut process = Self { name, url: format!("ws://127.0.0.1:{port}"), child, directory };
+        let url = format!("ws://127.0.0.1:{port}");
+        let mut process = Self { name, url, child, directory, program: program.to_owned() };
         for _ in 0..TRIES {
             if TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
                 return process;
@@ -132,6 +135,15 @@ relay {{
 
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Runs another command of the program (strfry's), on the same database.
+    pub async fn command(&self, arguments: &[&str]) -> std::process::Output {
+        let mut command = tokio::process::Command::new(&self.program);
+        command.arg(format!("--config={}", self.directory.path().join("config").display())).args(arguments);
+        command.current_dir(&self.directory).env("HOME", self.directory.path()).kill_on_drop(true);
+        let output = tokio::time::timeout(Duration::from_secs(60), command.output()).await;
+        output.unwrap_or_else(|_| panic!("{} {arguments:?} does not end", self.name)).unwrap()
     }
 
     /// What it has printed.
