@@ -16,11 +16,10 @@ use super::Relays;
 use super::discovery::Discovery;
 use super::jobs::{Entry, Jobs};
 use super::notices::Notices;
-use super::presence::{Change, Presence};
+use super::watch::Watch;
 use crate::clock;
 use crate::config::Config;
 use crate::grasp;
-use crate::health::{Connections, Health, Patience, Status};
 use crate::job::{Job, RunOptions};
 use crate::job_spec::{JobKey, Side};
 use crate::job_state::JobState;
@@ -38,9 +37,6 @@ const TICK: Duration = Duration::from_secs(1);
 /// How long a drain may take: systemd and people wait longer than this.
 const DRAIN: Duration = Duration::from_secs(9);
 
-/// The longest wait, in seconds, before the local relay is tried again.
-const LOCAL_CAP: u64 = 60;
-
 /// When a job is tried again that another process holds.
 const HELD_PAUSE: u64 = 30;
 
@@ -53,17 +49,6 @@ pub struct Signals {
     pub stop: CancellationToken,
     /// Told again and again that the daemon goes on, every second or so.
     pub beat: watch::Sender<()>,
-}
-
-/// What is known of one relay.
-struct Watched {
-    name: String,
-    health: Health,
-    patience: Patience,
-    view: watch::Receiver<Connections>,
-    seen: Connections,
-    /// Of its streams.
-    presence: Presence,
 }
 
 /// A run that has ended.
@@ -88,7 +73,7 @@ pub struct Daemon {
     _alive: Option<DaemonLock>,
     jobs: Jobs,
     scheduler: Scheduler,
-    watched: HashMap<RelayUrl, Watched>,
+    watch: Watch,
     running: JoinSet<Ended>,
     /// Whose each task is: one that ends in a fault cannot say so.
     tasks: HashMap<task::Id, JobKey>,
@@ -124,7 +109,7 @@ impl Daemon {
             state_dir,
             _alive: alive.ok(),
             scheduler: Scheduler::new(Bounds::default()),
-            watched: HashMap::new(),
+            watch: Watch::default(),
             running: JoinSet::new(),
             tasks: HashMap::new(),
             streams: Streams::new(reports),
@@ -132,7 +117,7 @@ impl Daemon {
             metrics,
             stop,
         };
-        daemon.watch();
+        daemon.watch.set(&daemon.config, &daemon.relays, &daemon.metrics);
         Ok(daemon)
     }
 
@@ -193,8 +178,8 @@ impl Daemon {
     fn start_due(&mut self) {
         let now = clock::now();
         loop {
-            let (watched, local) = (&self.watched, &self.config.local.url);
-            let ready = |peer: &RelayUrl| wait_until(watched, [local, peer], now);
+            let (watch, local) = (&self.watch, &self.config.local.url);
+            let ready = |peer: &RelayUrl| watch.wait_until([local, peer], now);
             let Some(Start { job, whole }) = self.scheduler.poll(now, ready) else { return };
             self.start(job, whole, now);
         }
@@ -284,7 +269,7 @@ impl Daemon {
             }
             return;
         };
-        let waits = wait_until(&self.watched, [&self.config.local.url, &entry.spec.peer_url], now);
+        let waits = self.watch.wait_until([&self.config.local.url, &entry.spec.peer_url], now);
         self.jobs.ended(job, report.outcome, started, waits.is_some());
         if report.outcome == Ending::Failed
             && let Some(retry) = waits
@@ -298,11 +283,11 @@ impl Daemon {
     async fn note(&mut self, all: bool) {
         let Some(state) = &self.state else { return };
         let (now, local) = (clock::now(), &self.config.local.url);
-        let (scheduler, watched) = (&self.scheduler, &self.watched);
+        let (scheduler, watch) = (&self.scheduler, &self.watch);
         let notes = self.jobs.notes(all, |job, entry| {
             let relays = [local, &entry.spec.peer_url];
-            let waits = wait_until(watched, relays, now).unwrap_or(0);
-            (entry.state(reached(watched, relays)), scheduler.due(job).map(|due| due.max(waits)))
+            let waits = watch.wait_until(relays, now).unwrap_or(0);
+            (entry.state(watch.are_connected(relays)), scheduler.due(job).map(|due| due.max(waits)))
         });
         if (all || !notes.is_empty())
             && let Err(error) = state.note_jobs(notes, all).await
@@ -315,9 +300,7 @@ impl Daemon {
     fn heard(&mut self, report: LiveReport) -> bool {
         match report {
             LiveReport::Listening { relay } => {
-                if let Some(relay) = self.watched.get_mut(&relay) {
-                    relay.health.reached();
-                }
+                self.watch.reached(&relay);
                 true
             }
             LiveReport::Gap { job } => {
@@ -341,7 +324,7 @@ impl Daemon {
         let taken = self.take_over(self.discovery.effective_with(&config));
         match taken.and_then(|()| self.discovery.reconfigure(config)) {
             Ok(()) => {
-                self.watch();
+                self.watch.set(&self.config, &self.relays, &self.metrics);
                 self.plan().await;
                 tracing::info!(jobs = self.jobs.iter().count(), "the config was read again");
             }
@@ -354,7 +337,7 @@ impl Daemon {
         let config = self.discovery.effective();
         match self.take_over(config) {
             Ok(()) => {
-                self.watch();
+                self.watch.set(&self.config, &self.relays, &self.metrics);
                 self.plan().await;
                 if self.discovery.is_complete() {
                     self.forget_gone().await;
@@ -398,83 +381,16 @@ impl Daemon {
         Ok(())
     }
 
-    /// Keeps an eye on each configured relay.
-    fn watch(&mut self) {
-        let relays: Vec<_> = std::iter::once(&self.config.local).chain(&self.config.peers).collect();
-        let metrics = &self.metrics;
-        self.watched.retain(|url, watched| {
-            let stays = relays.iter().any(|relay| relay.url == *url && relay.name == watched.name);
-            if !stays {
-                metrics.forget_relay(&watched.name);
-            }
-            stays
-        });
-        for settings in relays {
-            let Some(relay) = self.relays.get(&settings.url) else { continue };
-            let mut patience = Patience {
-                base: settings.retry.base.as_secs().max(1),
-                cap: settings.retry.cap.as_secs().max(1),
-                cooldown: settings.retry.cooldown.as_secs(),
-                ..Patience::default()
-            };
-            if settings.url == self.config.local.url {
-                // Ours to restart, and every job needs it: it is never given up.
-                (patience.cap, patience.dead_after) = (patience.cap.min(LOCAL_CAP), u64::MAX);
-            }
-            let new = || Watched {
-                name: settings.name.clone(),
-                health: Health::default(),
-                patience,
-                view: relay.view(),
-                seen: Connections::default(),
-                presence: Presence::default(),
-            };
-            let watched = self.watched.entry(settings.url.clone()).or_insert_with(new);
-            (watched.patience, watched.view) = (patience, relay.view());
-        }
-    }
-
-    /// Turns what connections did into health, and health into metrics.
+    /// Turns what connections did into health, metrics and log lines.
     fn look_at_relays(&mut self) {
-        let now = clock::now();
-        let (mut connected, mut dead) = (0, 0);
-        let live = self.live_urls();
-        for (url, relay) in &mut self.watched {
-            let view = relay.view.borrow_and_update().clone();
-            if view.connections > relay.seen.connections {
-                relay.health.connected(now);
-            }
-            // A relay that was added again by a reload counts from zero.
-            for _ in relay.seen.failures..view.failures {
-                relay.health.failed(now, fastrand::f64(), &relay.patience);
-            }
-            if view.connected && view.failures > relay.seen.failures {
-                relay.health.connected(now);
-            }
-            if view.cooldowns > relay.seen.cooldowns {
-                relay.health.slowed(now, &relay.patience);
-            }
-            let status = relay.health.status(now, &relay.patience);
-            connected += usize::from(view.connected);
-            dead += usize::from(status == Status::Dead);
-            self.metrics.relay(&relay.name, &view, &relay.seen, status, relay.health.failures(now, &relay.patience));
-            relay.seen = view;
-            match self.live_relays.get(url).filter(|_| live.contains(url)) {
-                Some(streams) => tell(&relay.name, relay.presence.look(&streams.view().borrow(), now)),
-                None => relay.presence = Presence::default(),
-            }
-        }
-        self.metrics.relays(self.watched.len(), connected, dead);
-        let (watched, local) = (&self.watched, &self.config.local.url);
-        let states = self.jobs.iter().map(|(_, entry)| entry.state(reached(watched, [local, &entry.spec.peer_url])));
+        // Streams end with the daemon, which is no loss.
+        let live = self.jobs.iter().filter(|(_, entry)| entry.live && !self.stop.is_cancelled());
+        let live: HashSet<&RelayUrl> =
+            live.flat_map(|(_, entry)| [&entry.spec.local_url, &entry.spec.peer_url]).collect();
+        self.watch.look(&self.live_relays, &live, &self.metrics, clock::now());
+        let (watch, local) = (&self.watch, &self.config.local.url);
+        let states = self.jobs.iter().map(|(_, entry)| entry.state(watch.are_connected([local, &entry.spec.peer_url])));
         self.metrics.jobs(states.map(JobState::as_str));
-    }
-
-    /// The relays that streams are meant to be connected to.
-    fn live_urls(&self) -> HashSet<RelayUrl> {
-        // They end with the daemon, which is no loss.
-        let jobs = self.jobs.iter().filter(|(_, entry)| entry.live && !self.stop.is_cancelled());
-        jobs.flat_map(|(_, entry)| [entry.spec.local_url.clone(), entry.spec.peer_url.clone()]).collect()
     }
 
     /// No new work; what is under way may finish what it has sent, and writes its state.
@@ -493,24 +409,4 @@ impl Daemon {
         }
         self.notices.finish().await;
     }
-}
-
-/// Says what became of the streams of a relay.
-fn tell(relay: &str, change: Option<Change>) {
-    match change {
-        Some(Change::Lost) => tracing::info!(relay, "streams: the connection is lost"),
-        Some(Change::Back(losses)) => tracing::info!(relay, losses, "streams: connected again"),
-        None => {}
-    }
-}
-
-/// Whether there is a connection to each of these relays.
-fn reached(watched: &HashMap<RelayUrl, Watched>, relays: [&RelayUrl; 2]) -> bool {
-    relays.into_iter().all(|url| watched.get(url).is_some_and(|relay| relay.seen.connected))
-}
-
-/// Until when nothing is to be asked of one of these relays.
-fn wait_until(watched: &HashMap<RelayUrl, Watched>, relays: [&RelayUrl; 2], now: Timestamp) -> Option<Timestamp> {
-    let wait = |url| watched.get(url).and_then(|relay| relay.health.wait_until(now, &relay.patience));
-    relays.into_iter().filter_map(wait).max()
 }

@@ -7,6 +7,7 @@ mod jobs;
 mod notices;
 mod presence;
 mod relays;
+mod watch;
 
 pub use daemon::{Daemon, Signals};
 pub use gateway::{BoundGateway, MadeFrom};
