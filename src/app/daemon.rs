@@ -131,9 +131,15 @@ impl Daemon {
             tokio::select! {
                 // A stream passes on hundreds of events a second: only what changes what is due
                 // goes on below.
-                Some(report) = self.live_reports.recv() => if !self.heard(report) {
-                    continue;
-                },
+                Some(report) = self.live_reports.recv() => {
+                    let mut is_due = self.heard(report);
+                    while let Ok(report) = self.live_reports.try_recv() {
+                        is_due |= self.heard(report);
+                    }
+                    if !is_due {
+                        continue;
+                    }
+                }
                 Some(ended) = self.running.join_next_with_id() => match ended {
                     Ok((id, ended)) => {
                         self.tasks.remove(&id);

@@ -207,8 +207,9 @@ impl Subscriptions {
                 }
             }
             Heard::TooMany(id) => {
-                // One that was refused before all were made anew has been heard already.
-                if !self.open.contains_key(&id) {
+                // One that was refused before all were made anew has been heard already, and one
+                // that is alone asks again by itself, after a pause.
+                if !self.open.contains_key(&id) || self.open.len() == 1 {
                     return;
                 }
                 let allowed = self.open.values().filter(|open| open.listens).count().max(1);

@@ -27,6 +27,9 @@ pub enum Fault {
     /// It sent many times more than was asked for.
     #[error("sent far more events than were asked for")]
     Flood,
+    /// A stream brought events faster than they could be looked at.
+    #[error("sends events faster than they can be passed on")]
+    Overrun,
     /// The connection ended.
     #[error("the connection was lost: {0}")]
     Lost(String),
@@ -47,7 +50,7 @@ impl RelayError {
             Fault::Closed(reason) => {
                 matches!(reason.prefix, Prefix::Restricted | Prefix::Blocked | Prefix::Unsupported | Prefix::Invalid)
             }
-            Fault::Flood | Fault::Lost(_) | Fault::TimedOut(_) | Fault::Unreachable(_) => false,
+            Fault::Flood | Fault::Overrun | Fault::Lost(_) | Fault::TimedOut(_) | Fault::Unreachable(_) => false,
         }
     }
 }
@@ -58,6 +61,7 @@ impl From<Failure> for Fault {
             Failure::AuthRefused(reason) => Self::AuthRefused(reason),
             Failure::Closed(reason) => Self::Closed(reason),
             Failure::Flood => Self::Flood,
+            Failure::Overrun => Self::Overrun,
             Failure::Lost(why) => Self::Lost(why),
             Failure::TimedOut(waited) => Self::TimedOut(waited),
             Failure::Unreachable(why) => Self::Unreachable(why),

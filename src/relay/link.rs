@@ -197,6 +197,10 @@ impl Drop for Opened {
     }
 }
 
+/// Events that may wait for the reader of a stream: the signatures of so many are a tenth of a
+/// second's work. A relay that goes on being faster would fill the memory.
+const MOST_WAITING: usize = 2000;
+
 /// Events as they appear; dropping it ends it.
 pub struct Stream {
     open: Opened,
@@ -216,8 +220,12 @@ impl Stream {
     /// The next thing. Cancel safe.
     ///
     /// # Errors
-    /// When the relay ends the subscription, or is lost. The stream is over then.
+    /// When the relay ends the subscription, is lost, or sends more than can be taken. The stream
+    /// is over then.
     pub async fn next(&mut self) -> Result<Streamed, RelayError> {
+        if self.open.deliveries.len() > MOST_WAITING {
+            return Err(self.link.error(Failure::Overrun));
+        }
         loop {
             match self.open.next().await {
                 Delivery::Event(event) => return Ok(Streamed::Event(Box::new(event))),
@@ -300,5 +308,26 @@ impl Publisher {
                 _ => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::{Fault, RelayOptions, client_config};
+
+    #[tokio::test]
+    async fn a_stream_that_is_too_fast_ends() {
+        // Nothing is dialled: nothing is asked.
+        let url = "ws://127.0.0.1:1".parse().unwrap();
+        let link = Relay::spawn(RelayOptions::new(url, client_config(None).unwrap())).link();
+        let (reply, deliveries) = mpsc::unbounded_channel();
+        let inbox = link.relay.inbox.clone();
+        let mut stream = Stream { open: Opened { token: 1, deliveries, inbox }, link };
+        let send = |count| (0..count).for_each(|_| reply.send((1, Delivery::Listening)).unwrap());
+        send(MOST_WAITING);
+        assert!(stream.next().await.is_ok());
+        send(2);
+        assert_eq!(stream.next().await.unwrap_err().fault, Fault::Overrun);
     }
 }

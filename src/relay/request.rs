@@ -124,6 +124,8 @@ pub enum Failure {
     Closed(Reason),
     /// More events came than were asked for, many times over.
     Flood,
+    /// Events came faster than they were taken.
+    Overrun,
     /// The connection ended.
     Lost(String),
     /// No progress in time.

@@ -146,3 +146,16 @@ async fn a_new_key_reaches_the_streams() {
     }
     stop(&cli, running).await;
 }
+
+/// A relay that takes no stream at all is not asked again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_takes_no_stream_is_left_in_peace() {
+    let none = ModelRelay::start(Quirks { max_subscriptions: Some(0), ..Quirks::default() }).await;
+    let other = relay(&[]).await;
+    let (cli, running) = start(&by_author(none.url(), other.url(), 1..=3));
+    eventually(&cli, "it was asked", SOON, || none.received("REQ") > 0).await;
+    sleep(Duration::from_secs(4)).await;
+    let asked = none.received("REQ");
+    assert!(asked <= 40, "{asked} times:\n{}", cli.log());
+    stop(&cli, running).await;
+}
