@@ -145,6 +145,29 @@ async fn a_relay_that_takes_its_time() {
     stop(&cli, running).await;
 }
 
+/// What a relay took while it could not be reached is there when it is back: also what says that it
+/// is old, as the filters are compared and not the times.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_was_away_for_ten_seconds() {
+    let local = grasp_relay().await;
+    let (remote, mut events) = with_repository(&local, Quirks::default(), 3).await;
+    let (cli, running) = start(&config(&local, &[&remote], PRIVATE));
+    holds(&cli, &local, &accepted(local.url(), &events), SOON).await;
+    converges(&cli, remote.url(), 9, SOON).await;
+    remote.stop();
+    sleep(Duration::from_secs(10)).await;
+    let repository = Repository::new(1, "a:b", &[remote.url()]);
+    let (old, new) = (EPOCH + 70, crate::support::events::now());
+    let roots = [old, new].map(|at| repository.root(READERS[1], 1621, "a", at));
+    let comments = [old + 1, new + 1].map(|at| comment(READERS[0], &roots[0], at));
+    remote.fill(&roots);
+    remote.fill(&comments);
+    remote.start_again().await;
+    events.extend(roots.into_iter().chain(comments));
+    holds(&cli, &local, &accepted(local.url(), &events), SOON * 3).await;
+    stop(&cli, running).await;
+}
+
 /// What the local relay took while nobody listened to it is followed when it is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_local_relay_is_away_for_a_while() {
