@@ -24,7 +24,7 @@ use crate::health::{Connections, Health, Patience, Status};
 use crate::job::{Job, RunOptions};
 use crate::job_spec::{JobKey, Side};
 use crate::job_state::JobState;
-use crate::live::{LiveReport, Seen, Streams};
+use crate::live::{self, LiveReport, LiveReports, Seen, Streams};
 use crate::metrics::Metrics;
 use crate::nostr::{RelayUrl, Timestamp};
 use crate::outcome::{Ending, Report};
@@ -93,7 +93,7 @@ pub struct Daemon {
     /// Whose each task is: one that ends in a fault cannot say so.
     tasks: HashMap<task::Id, JobKey>,
     streams: Streams,
-    live_reports: mpsc::UnboundedReceiver<LiveReport>,
+    live_reports: LiveReports,
     metrics: Arc<Metrics>,
     /// Ends the jobs under way.
     stop: CancellationToken,
@@ -105,7 +105,7 @@ impl Daemon {
     /// # Errors
     /// When a schedule cannot be used.
     pub fn build(config: Config, state: Option<State>, state_dir: PathBuf, metrics: Arc<Metrics>) -> Result<Self> {
-        let (reports, live_reports) = mpsc::unbounded_channel();
+        let (reports, live_reports) = live::reports();
         let alive = DaemonLock::take(&state_dir)
             .inspect_err(|error| tracing::warn!(%error, "`tieline status` will say that no daemon runs"));
         let stop = CancellationToken::new();

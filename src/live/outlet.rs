@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::{FIRST_PAUSE, LAST_PAUSE, LiveReport, Seen};
+use super::{FIRST_PAUSE, LAST_PAUSE, LiveReport, Reporter, Seen};
 use crate::clock;
 use crate::job_spec::{JobKey, Side};
 use crate::nostr::{Event, EventId, Prefix};
@@ -44,7 +44,7 @@ pub(super) struct Outlet {
 
 impl Outlet {
     /// Starts the task. What is in `seen` is not offered.
-    pub(super) fn spawn(relay: Relay, seen: Seen, reports: mpsc::UnboundedSender<LiveReport>) -> Self {
+    pub(super) fn spawn(relay: Relay, seen: Seen, reports: Reporter) -> Self {
         let (inbox, offers) = mpsc::channel(MOST_UNDER_WAY);
         let bytes = Arc::<AtomicUsize>::default();
         tokio::spawn(run(relay.clone(), seen.clone(), offers, bytes.clone(), reports));
@@ -75,13 +75,7 @@ impl Outlet {
     }
 }
 
-async fn run(
-    relay: Relay,
-    seen: Seen,
-    mut offers: mpsc::Receiver<Offer>,
-    bytes: Arc<AtomicUsize>,
-    reports: mpsc::UnboundedSender<LiveReport>,
-) {
+async fn run(relay: Relay, seen: Seen, mut offers: mpsc::Receiver<Offer>, bytes: Arc<AtomicUsize>, reports: Reporter) {
     let policy = Policy {
         now: clock::now(),
         // Every job has its own: its route has looked.
@@ -113,7 +107,7 @@ struct Writer {
     under_way: HashMap<u64, Sent>,
     away: Option<Away>,
     bytes: Arc<AtomicUsize>,
-    reports: mpsc::UnboundedSender<LiveReport>,
+    reports: Reporter,
 }
 
 /// An event that awaits its OK.
@@ -179,8 +173,7 @@ impl Writer {
     }
 
     fn tell(&self, report: LiveReport) {
-        // Whoever listened has ended, and this with it.
-        let _ = self.reports.send(report);
+        self.reports.tell(report);
     }
 }
 
