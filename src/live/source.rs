@@ -325,9 +325,7 @@ impl Reader {
         }
         let event = Arc::new(event);
         for Route { job, from, to, .. } in takers {
-            if !to.offer(Offer { event: event.clone(), job: *job, from: *from, arrived }) {
-                self.tell(LiveReport::Gap { job: *job });
-            }
+            to.offer(Offer { event: event.clone(), job: *job, from: *from, arrived });
         }
     }
 
