@@ -23,7 +23,7 @@ use crate::grasp;
 use crate::job::{Job, RunOptions};
 use crate::job_spec::{JobKey, Side};
 use crate::job_state::JobState;
-use crate::live::{LiveReport, Seen, Streams};
+use crate::live::{self, LiveReport, LiveReports, Seen, Streams};
 use crate::metrics::Metrics;
 use crate::nostr::{RelayUrl, Timestamp};
 use crate::outcome::{Ending, Report};
@@ -78,7 +78,7 @@ pub struct Daemon {
     /// Whose each task is: one that ends in a fault cannot say so.
     tasks: HashMap<task::Id, JobKey>,
     streams: Streams,
-    live_reports: mpsc::UnboundedReceiver<LiveReport>,
+    live_reports: LiveReports,
     metrics: Arc<Metrics>,
     /// Ends the jobs under way.
     stop: CancellationToken,
@@ -90,7 +90,7 @@ impl Daemon {
     /// # Errors
     /// When a schedule cannot be used.
     pub fn build(config: Config, state: Option<State>, state_dir: PathBuf, metrics: Arc<Metrics>) -> Result<Self> {
-        let (reports, live_reports) = mpsc::unbounded_channel();
+        let (reports, live_reports) = live::reports();
         let alive = DaemonLock::take(&state_dir)
             .inspect_err(|error| tracing::warn!(%error, "`tieline status` will say that no daemon runs"));
         let stop = CancellationToken::new();
@@ -133,7 +133,7 @@ impl Daemon {
                 // goes on below.
                 Some(report) = self.live_reports.recv() => {
                     let mut is_due = self.heard(report);
-                    while let Ok(report) = self.live_reports.try_recv() {
+                    while let Some(report) = self.live_reports.next_now() {
                         is_due |= self.heard(report);
                     }
                     if !is_due {

@@ -8,15 +8,15 @@
 mod outlet;
 mod packing;
 mod recent;
+mod reports;
 mod source;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-
 pub use self::recent::Seen;
+pub use self::reports::{LiveReports, Reporter, reports};
 
 use self::outlet::Outlet;
 use self::source::{Route, Source};
@@ -65,13 +65,13 @@ pub enum LiveReport {
 pub struct Streams {
     sources: HashMap<RelayUrl, Source>,
     outlets: HashMap<RelayUrl, Outlet>,
-    reports: mpsc::UnboundedSender<LiveReport>,
+    reports: Reporter,
 }
 
 impl Streams {
     /// None yet.
     #[must_use]
-    pub fn new(reports: mpsc::UnboundedSender<LiveReport>) -> Self {
+    pub fn new(reports: Reporter) -> Self {
         Self { sources: HashMap::new(), outlets: HashMap::new(), reports }
     }
 

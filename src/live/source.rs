@@ -8,7 +8,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::outlet::{Offer, Outlet};
 use super::packing::{Change, Pack, Packing};
-use super::{FIRST_PAUSE, LAST_PAUSE, LiveReport, STREAMS, Seen};
+use super::{FIRST_PAUSE, LAST_PAUSE, LiveReport, Reporter, STREAMS, Seen};
 use crate::clock;
 use crate::job_spec::{JobKey, JobSpec, RelativeTime, Side};
 use crate::nostr::{Event, Filter, Timestamp, Validity};
@@ -54,12 +54,7 @@ pub(super) struct Source {
 
 impl Source {
     /// Starts the task. What comes from the relay is noted in `seen`.
-    pub(super) fn spawn(
-        relay: Relay,
-        seen: Seen,
-        routes: Vec<Route>,
-        reports: mpsc::UnboundedSender<LiveReport>,
-    ) -> Self {
+    pub(super) fn spawn(relay: Relay, seen: Seen, routes: Vec<Route>, reports: Reporter) -> Self {
         let (sender, receiver) = watch::channel(Routes::from(routes));
         let stop = CancellationToken::new();
         let reader = Reader { relay: relay.clone(), seen, routes: receiver, reports };
@@ -212,7 +207,10 @@ impl Subscriptions {
                 if !self.open.contains_key(&id) || self.open.len() == 1 {
                     return;
                 }
-                let allowed = self.open.values().filter(|open| open.listens).count().max(1);
+                // A refusal comes at once, and what tells that the others listen may take a while:
+                // half is tried before few that listen are taken for all that may.
+                let listen = self.open.values().filter(|open| open.listens).count();
+                let allowed = listen.max(self.open.len() / 2).max(1);
                 let relay = self.reader.relay.url();
                 tracing::info!(%relay, allowed, "takes fewer subscriptions than were asked for: they are joined");
                 self.packing.narrow(allowed);
@@ -240,7 +238,7 @@ struct Reader {
     /// What the relay is known to have.
     seen: Seen,
     routes: watch::Receiver<Routes>,
-    reports: mpsc::UnboundedSender<LiveReport>,
+    reports: Reporter,
 }
 
 struct Subscription {
@@ -293,15 +291,22 @@ impl Subscription {
             match stream.next().await {
                 Ok(Streamed::Listening) => {
                     *listened = true;
-                    self.reader.tell(LiveReport::Listening { relay: self.reader.relay.url().clone() });
-                    // Before anything is heard, so that nothing lies between.
-                    self.gap();
-                    let _ = self.heard.send(Heard::Listening(self.id));
+                    self.listens();
                 }
                 Ok(Streamed::Event(event)) => self.reader.pass_on(*event),
                 Err(error) => return error,
             }
         }
+    }
+
+    fn listens(&mut self) {
+        self.reader.tell(LiveReport::Listening { relay: self.reader.relay.url().clone() });
+        // Before anything is heard, so that nothing lies between.
+        self.gap();
+        // A relay may close a stream and be asked again on it (a pause, an AUTH), when those that
+        // it replaced are gone.
+        self.covered.clear();
+        let _ = self.heard.send(Heard::Listening(self.id));
     }
 
     fn gap(&self) {
@@ -321,9 +326,7 @@ impl Reader {
         }
         let event = Arc::new(event);
         for Route { job, from, to, .. } in takers {
-            if !to.offer(Offer { event: event.clone(), job: *job, from: *from, arrived }) {
-                self.tell(LiveReport::Gap { job: *job });
-            }
+            to.offer(Offer { event: event.clone(), job: *job, from: *from, arrived });
         }
     }
 
@@ -335,7 +338,87 @@ impl Reader {
     }
 
     fn tell(&self, report: LiveReport) {
-        // Whoever listened has ended, and this with it.
-        let _ = self.reports.send(report);
+        self.reports.tell(report);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job_spec::{Direction, Limits, StrategyChoice};
+    use crate::live::{LiveReports, reports};
+    use crate::relay::{RelayOptions, client_config};
+
+    fn spec() -> JobSpec {
+        JobSpec {
+            peer: "peer".into(),
+            name: "all".into(),
+            local_url: "ws://127.0.0.1:1".parse().unwrap(),
+            peer_url: "ws://127.0.0.1:2".parse().unwrap(),
+            filter: Filter::new(),
+            relative: RelativeTime::default(),
+            direction: Direction::Pull,
+            strategy: StrategyChoice::Auto,
+            exclude: Vec::new(),
+            limits: Limits::default(),
+        }
+    }
+
+    fn reader() -> (Reader, watch::Sender<Routes>, LiveReports) {
+        let spec = Arc::new(spec());
+        // Nothing is dialled before anything is asked.
+        let relay =
+            |url: &crate::nostr::RelayUrl| Relay::spawn(RelayOptions::new(url.clone(), client_config(None).unwrap()));
+        let (reporter, told) = reports();
+        let to = Outlet::spawn(relay(&spec.local_url), Seen::default(), reporter.clone());
+        let route = Route { job: spec.key(), spec: spec.clone(), from: Side::Peer, to };
+        let (routes, view) = watch::channel(Routes::from(vec![route]));
+        let reader = Reader { relay: relay(&spec.peer_url), seen: Seen::default(), routes: view, reports: reporter };
+        (reader, routes, told)
+    }
+
+    async fn gaps(told: &mut LiveReports) -> usize {
+        let mut gaps = 0;
+        while let Ok(Some(report)) = tokio::time::timeout(std::time::Duration::from_millis(50), told.recv()).await {
+            gaps += usize::from(matches!(report, LiveReport::Gap { .. }));
+        }
+        gaps
+    }
+
+    /// A relay that closes a stream as `rate-limited:` or `auth-required:` is asked again on the
+    /// same stream, long after the one that was replaced is gone.
+    #[tokio::test]
+    async fn what_was_covered_once_is_not_covered_the_second_time() {
+        let (reader, _routes, mut told) = reader();
+        let asked = BTreeSet::from([(Filter::new(), RelativeTime::default())]);
+        let (heard, _heard) = mpsc::unbounded_channel();
+        let mut subscription = Subscription { id: 1, covered: asked.clone(), asked: Arc::new(asked), reader, heard };
+        subscription.listens();
+        assert_eq!(gaps(&mut told).await, 0, "the one before listens");
+        subscription.listens();
+        assert_eq!(gaps(&mut told).await, 1);
+    }
+
+    #[tokio::test]
+    async fn a_relay_that_refuses_before_it_listens_is_not_taken_for_one_that_allows_one() {
+        let (reader, _routes, _told) = reader();
+        let (heard, _heard) = mpsc::unbounded_channel();
+        let asked = |kind: u16| (Filter::new().narrow_kinds([kind]).unwrap(), RelativeTime::default());
+        let mut subscriptions = Subscriptions {
+            packing: Packing::new(71),
+            allowed: 71,
+            open: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            jobs: BTreeSet::new(),
+            reader,
+            heard,
+        };
+        let wanted: BTreeMap<Asked, usize> = (0..70).map(|kind| (asked(kind), 20)).collect();
+        let change = subscriptions.packing.set(&wanted);
+        change.open.into_iter().for_each(|pack| subscriptions.open(pack));
+        assert_eq!(subscriptions.open.len(), 70);
+        // The refusals of those that are too many come before any EOSE.
+        subscriptions.hear(Heard::TooMany(69));
+        assert_eq!(subscriptions.allowed, 35);
     }
 }

@@ -46,6 +46,8 @@ pub struct Session {
     /// Several jobs may publish one event; the relay answers each in turn.
     publishes: HashMap<EventId, VecDeque<Token>>,
     last_ok: Option<Instant>,
+    /// The latest deadline of an event that was answered: it was sent after all with earlier ones.
+    reached: Option<Instant>,
     /// When anything last came that was asked for.
     last_answer: Option<Instant>,
     /// Requests that are not sent yet.
@@ -73,6 +75,7 @@ impl Session {
             names: HashMap::new(),
             publishes: HashMap::new(),
             last_ok: None,
+            reached: None,
             last_answer: None,
             waiting: VecDeque::new(),
             subscriptions: 0,
@@ -211,11 +214,15 @@ impl Session {
             _ => self.limits.answer,
         };
         let silent = |last: Option<Instant>| last.is_none_or(|last| is_due(last + wait));
-        // Each event waits for all that were sent before it: an OK for one is progress for all.
-        let may_queue = matches!(open.request, Request::Publish { .. }) && !silent(self.last_ok);
+        let passed_over = |deadline: Instant| deadline + wait * PASSED_OVER;
+        // Each event waits for all that were sent before it: an OK for one is progress for all, but
+        // for those that were sent long before it.
+        let may_queue = matches!(open.request, Request::Publish { .. })
+            && !silent(self.last_ok)
+            && open.deadline.zip(self.reached).is_none_or(|(own, reached)| reached < passed_over(own));
         open.deadline.is_some_and(is_due)
             && !may_queue
-            && (silent(self.last_answer) || open.deadline.is_some_and(|deadline| is_due(deadline + wait * PASSED_OVER)))
+            && (silent(self.last_answer) || open.deadline.is_some_and(|deadline| is_due(passed_over(deadline))))
     }
 
     /// The connection ended: everything under way failed for that reason.
@@ -356,6 +363,7 @@ impl Session {
         let cooling = self.cooling(now);
         let Some(open) = self.open.get_mut(&token) else { return };
         open.meter.add_received(bytes);
+        self.reached = self.reached.max(open.deadline);
         match reason.prefix {
             Prefix::AuthRequired if !accepted && !open.auth_tried => self.want_auth(token, &reason, now),
             Prefix::AuthRequired if !accepted => {

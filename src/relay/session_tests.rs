@@ -342,3 +342,43 @@ fn what_is_passed_over_is_given_up_while_others_are_answered() {
     }
     assert_eq!(seconds, 120, "four times the wait of 30 s");
 }
+
+fn id_of(token: Token) -> EventId {
+    EventId::new([u8::try_from(token).unwrap(); 32])
+}
+
+#[test]
+fn an_event_that_is_passed_over_is_given_up_while_later_ones_are_taken() {
+    let publish = |bench: &mut Bench, token: Token| {
+        let request = Request::Publish { id: id_of(token), raw: "{}".into() };
+        bench.session.request(token, request, bench.meter.clone(), bench.now);
+    };
+    let mut bench = Bench::new(false);
+    publish(&mut bench, 1);
+    let mut seconds = 0;
+    for token in 2..60 {
+        publish(&mut bench, token);
+        bench.hear(&format!(r#"["OK","{}",true,""]"#, id_of(token)));
+        bench.wait(5);
+        seconds += 5;
+        if bench.heard().iter().any(|(token, _)| *token == 1) {
+            break;
+        }
+    }
+    // One that was sent three waits later was taken, and its own wait and three more are over.
+    assert_eq!(seconds, 120);
+}
+
+#[test]
+fn an_event_waits_as_long_as_those_before_it_are_taken() {
+    let mut bench = Bench::new(false);
+    for token in 1..100 {
+        let request = Request::Publish { id: id_of(token), raw: "{}".into() };
+        bench.session.request(token, request, bench.meter.clone(), bench.now);
+    }
+    for token in 1..100_u8 {
+        bench.wait(20);
+        bench.hear(&format!(r#"["OK","{}",true,""]"#, id_of(token.into())));
+    }
+    assert!(bench.heard().iter().all(|(_, delivery)| matches!(delivery, Delivery::Ack { .. })));
+}
