@@ -32,7 +32,7 @@ impl Notices {
         self.running = match settings {
             Some(settings) => {
                 let token = settings.token().context("notify.token_file")?;
-                let client = http_client(&client_config(None)?, None, false, Redirects::Followed);
+                let client = http_client(&client_config(None)?, None, false, Redirects::Refused);
                 let (notifier, outbox) = Notifier::new(settings.url.clone(), token, client, metrics.clone());
                 Some((settings.clone(), outbox, tokio::spawn(notifier.run())))
             }

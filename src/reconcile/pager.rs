@@ -65,7 +65,7 @@ pub struct Pager {
     seen: HashSet<EventId>,
     /// Pages in a row that brought nothing new.
     stalled: u8,
-    /// Whether the last page was not in order.
+    /// Whether the last page was not as it should be.
     doubted: bool,
     dense: Vec<DenseSecond>,
 }
@@ -130,7 +130,7 @@ impl Pager {
     ///
     /// # Errors
     /// When the relay does not list what it is asked for. The listing is over then.
-    pub fn take(&mut self, page: Page) -> Result<Vec<Head>, PagerError> {
+    pub fn take(&mut self, mut page: Page) -> Result<Vec<Head>, PagerError> {
         if !std::mem::take(&mut self.asked) {
             return Err(PagerError::Unasked);
         }
@@ -139,12 +139,7 @@ impl Pager {
             return Err(PagerError::Limit("pages"));
         }
         self.size.largest = self.size.largest.max(page.received);
-        // An old event that was published while the page was sent would take the listing down to
-        // its second, past all that lies between. It is in its place when the page comes again;
-        // a relay that has an order of its own is asked twice once, and then taken as it is.
-        let is_ordered = page.heads.is_sorted_by(|a, b| a.created_at >= b.created_at);
-        let was_doubted = std::mem::replace(&mut self.doubted, !is_ordered);
-        if !is_ordered && !was_doubted && matches!(self.state, State::Walk | State::Below { .. }) {
+        if !matches!(self.state, State::Parts { .. }) && !self.is_sound(&mut page) {
             return Ok(Vec::new());
         }
         let mut heads = match std::mem::replace(&mut self.state, State::Done) {
@@ -185,6 +180,28 @@ impl Pager {
     #[must_use]
     pub const fn size(&self) -> PageSize {
         self.size
+    }
+
+    /// Whether a page is to be taken. An old event that is published while a page is sent would take
+    /// the listing down to its second, past all that lies between: it is in its place when the page
+    /// is asked for again. A relay to which such events come all the time is believed down to the
+    /// second of the page's last event, and what is older comes again; one that lists the oldest
+    /// first is taken as it is.
+    fn is_sound(&mut self, page: &mut Page) -> bool {
+        let is_sorted = page.heads.is_sorted_by(|a, b| a.created_at >= b.created_at);
+        let is_doubtful = !is_sorted || page.received > self.size.limit;
+        if is_doubtful && !std::mem::replace(&mut self.doubted, is_doubtful) {
+            return false;
+        }
+        self.doubted = is_doubtful;
+        let is_oldest_first = page.heads.is_sorted_by(|a, b| a.created_at <= b.created_at);
+        if let Some(last) = page.heads.last().copied()
+            && !is_sorted
+            && !is_oldest_first
+        {
+            page.heads.retain(|head| head.created_at >= last.created_at);
+        }
+        true
     }
 
     /// A page from `oldest` down has come.

@@ -99,6 +99,30 @@ fn a_page_that_is_out_of_order_is_asked_for_again() {
     assert_eq!(pager.take(page(&[10, 20, 30, 40])).map(|heads| heads.len()), Ok(3));
 }
 
+/// Old events come all the time, and each page has one in it somewhere.
+#[test]
+fn a_steady_trickle_of_old_events_hides_nothing() {
+    for place in 0..10 {
+        let stored: Vec<u64> = (951..=1000).rev().collect();
+        let mut pager = Pager::new(Filter::new(), NOW, PageSize { limit: 10, largest: 0 });
+        let mut found = BTreeSet::new();
+        let mut old = 0;
+        while let Some(Question::Page { filter, limit }) = pager.next_question() {
+            let until = filter.until().unwrap_or(u64::MAX);
+            let times = stored.iter().filter(|at| **at <= until).take(limit);
+            let mut heads: Vec<_> =
+                times.map(|at| Head { created_at: *at, id: id(0, u32::try_from(*at).unwrap()) }).collect();
+            if heads.len() > place {
+                old += 1;
+                heads.insert(place, Head { created_at: 10, id: id(1, old) });
+            }
+            found.extend(pager.take(Page { received: heads.len(), heads, hint: None }).unwrap());
+        }
+        let times = found.iter().filter(|head| head.created_at > 10).count();
+        assert!(pager.is_done() && times == 50, "{place}: {times}");
+    }
+}
+
 /// What a dense second of a single kind and author comes to.
 #[test]
 fn a_dense_second_is_complete_or_a_gap() {
