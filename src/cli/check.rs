@@ -55,7 +55,15 @@ pub async fn run(args: &CheckArgs, globals: &Globals) -> Result<u8> {
     } else {
         let mut lines: Vec<_> = warnings.iter().map(|warning| format!("{warning} (warning)")).collect();
         let (peers, jobs) = (config.peers.len(), config.jobs.len());
-        lines.push(format!("{name}: good: {peers} peers, {jobs} jobs"));
+        let services = [
+            ("http", config.http.is_some()),
+            ("grasp", config.grasp.is_some()),
+            ("notify", config.notify.is_some()),
+            ("gateway", config.gateway.is_some()),
+        ];
+        let services: String =
+            services.iter().filter(|(_, is_on)| *is_on).map(|(name, _)| format!(", {name}")).collect();
+        lines.push(format!("{name}: good: {peers} peers, {jobs} jobs{services}"));
         lines.extend(probes.iter().map(super::probe::Probe::text));
         print(&lines.join("\n"))?;
     }

@@ -14,7 +14,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
@@ -168,21 +168,38 @@ impl Globals {
             .context("no place for the state: set --state-dir, or state_dir in the config")
     }
 
-    /// The config for commands that only look: it may say where the state is, and need not be
-    /// there or be right.
-    fn known_config(&self) -> Option<Config> {
-        let path = find_file(self.config.clone()).ok()?;
-        let read = read_config(&path).inspect_err(|_| {
-            tracing::warn!(config = %path.display(), "cannot be used (`tieline check` says why): going on without it");
-        });
-        Some(read.ok()?.0)
+    /// The config for commands that only look, and the state directory that it names: it need not
+    /// be there or be right.
+    ///
+    /// # Errors
+    /// When it is so broken that nobody can say which state it means: to show another one would be
+    /// to say that nothing runs.
+    fn known_config(&self) -> Result<(Option<Config>, Option<PathBuf>)> {
+        let Ok(path) = find_file(self.config.clone()) else { return Ok((None, None)) };
+        match read_config(&path) {
+            Ok((config, _)) => {
+                let dir = config.state_dir.clone();
+                Ok((Some(config), dir))
+            }
+            Err(_) => {
+                let path = path.display();
+                tracing::warn!(config = %path, "cannot be used (`tieline check` says why): going on without it");
+                let text = std::fs::read_to_string(path.to_string()).unwrap_or_default();
+                let dir = match serde_yaml::from_str::<serde_yaml::Value>(&text) {
+                    Ok(value) => value.get("state_dir").and_then(serde_yaml::Value::as_str).map(PathBuf::from),
+                    Err(_) if self.state_dir.is_some() => None,
+                    Err(_) => bail!("{path} does not say where the state is: mend it, or give --state-dir"),
+                };
+                Ok((None, dir))
+            }
+        }
     }
 
     /// The state directory for commands that only look.
     fn known_state_dir(&self) -> Result<PathBuf> {
         // A config that is not needed need not be right.
-        let config = if self.state_dir.is_none() { self.known_config() } else { None };
-        self.state_dir(config.as_ref().and_then(|config| config.state_dir.as_ref()))
+        let named = if self.state_dir.is_none() { self.known_config()?.1 } else { None };
+        self.state_dir(named.as_ref())
     }
 }
 

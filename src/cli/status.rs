@@ -53,8 +53,8 @@ pub struct ParkedArgs {
 
 /// Shows what jobs did.
 pub async fn run(args: &StatusArgs, globals: &Globals) -> Result<u8> {
-    let config = globals.known_config();
-    let dir = globals.state_dir(config.as_ref().and_then(|config| config.state_dir.as_ref()))?;
+    let (config, named) = globals.known_config()?;
+    let dir = globals.state_dir(named.as_ref())?;
     let config = config.map(|config| Configured {
         discovers: config.grasp.is_some(),
         jobs: config.jobs.into_iter().map(|job| job.spec).collect(),

@@ -293,6 +293,8 @@ impl Subscription {
                     *listened = true;
                     self.listens();
                 }
+                // What is stored already, or comes while it is asked for: the gap is told after it.
+                Ok(Streamed::Event(_)) if !*listened => {}
                 Ok(Streamed::Event(event)) => self.reader.pass_on(*event),
                 Err(error) => return error,
             }

@@ -206,3 +206,22 @@ fn nsec(secret: &str) -> String {
     use nostr::nips::nip19::ToBech32;
     nostr::key::Keys::parse(secret).unwrap().secret_key().to_bech32().unwrap()
 }
+
+/// The file is broken while the daemon runs: `status` shows the state that the file means, or none,
+/// and never says of another state that no daemon runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_config_does_not_hide_the_daemon() {
+    let (local, peer) = (relay(&notes(1, 3)).await, relay(&[]).await);
+    // Relative to where it is started, which is where the daemon keeps it.
+    let yaml = format!("state_dir: state\n{}", config(local.url(), &[Peer("p", peer.url(), "")]));
+    let (cli, running) = start(&yaml);
+    eventually(&cli, "a run", SOON, || equal(&local, &peer, 3)).await;
+    cli.rewrite_config(&yaml.replace("direction", "derection"));
+    let output = cli.run_as_configured(&["status", "--json"]).await;
+    assert_eq!((output.code, output.json_lines()[0]["daemon"].as_bool()), (0, Some(true)), "{output:#?}");
+    cli.rewrite_config("local: {url: ");
+    let output = cli.run_as_configured(&["status", "--json"]).await;
+    assert_eq!(output.code, 2, "{output:#?}");
+    assert!(output.stderr.contains("does not say where the state is"), "{output:#?}");
+    stop(&cli, running).await;
+}

@@ -69,6 +69,13 @@ impl Cli {
         finish(child, arguments).await
     }
 
+    /// The same, where the config alone says where the state is.
+    pub async fn run_as_configured(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command_as_configured(arguments);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        finish(child, arguments).await
+    }
+
     /// Starts it and leaves it running.
     pub fn spawn(&self, arguments: &[&str]) -> Running {
         let child = self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -100,9 +107,15 @@ impl Cli {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
+        let state = self.directory().join("state");
+        let mut all = vec!["--state-dir", state.to_str().unwrap()];
+        all.extend(arguments);
+        self.command_as_configured(&all)
+    }
+
+    fn command_as_configured(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
         command.env_clear().env("HOME", self.directory()).current_dir(self.directory());
-        command.arg("--state-dir").arg(self.directory().join("state"));
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
         }
