@@ -1,6 +1,6 @@
 //! The clocks, read here and nowhere else: whoever needs the time is given it, and tests choose it.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::nostr::Timestamp;
 
@@ -17,10 +17,15 @@ pub fn instant() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
+/// From half of a pause to all of it, by chance: those that failed together are not to try again
+/// together.
+#[must_use]
+pub fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -28,6 +33,12 @@ mod tests {
         let start = instant();
         tokio::time::advance(Duration::from_secs(3600)).await;
         assert_eq!(instant() - start, Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn a_jittered_pause_is_half_to_all_of_it() {
+        let pause = Duration::from_secs(60);
+        assert!((0..1000).map(|_| jittered(pause)).all(|jittered| (pause / 2..=pause).contains(&jittered)));
     }
 
     #[test]

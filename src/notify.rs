@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
+use crate::clock;
 use crate::metrics::Metrics;
 use crate::outcome::Stored;
 
@@ -108,7 +109,7 @@ impl Notifier {
                 return self.metrics.notices_dropped(group.len());
             }
             tracing::debug!(%error, attempt, "notify.url did not take a notice");
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            tokio::time::sleep(clock::jittered(pause)).await;
             pause *= 2;
         }
     }

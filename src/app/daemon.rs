@@ -176,7 +176,7 @@ impl Daemon {
         self.scheduler.set(self.jobs.plans(&rows), clock::now(), fastrand::f64);
         self.note(true).await;
         let live: Vec<_> =
-            self.jobs.iter().filter(|(_, entry)| entry.live).map(|(_, entry)| entry.spec.clone()).collect();
+            self.jobs.iter().filter(|(_, entry)| entry.live).map(|(job, entry)| (job, entry.spec.clone())).collect();
         self.streams.set(&live, |url| self.live_relays.get(url));
     }
 

@@ -11,12 +11,10 @@ use super::names::Names;
 use super::refusal::Refusal;
 use crate::nostr::{EoseHint, Event, Filter, RelayMessage, Timestamp};
 use crate::reconcile::{Head, Page, PageSize, Pager, Question};
+use crate::relay::quota;
 
 /// How long the relay may say nothing about what was asked.
 const ANSWER: Duration = Duration::from_secs(30);
-
-/// A relay that ignores `limit` is listened to for this many events, then it floods.
-const PATIENCE_EVENTS: usize = 20_000;
 
 /// The last second that can be compared: the one after stands for infinity in NIP-77.
 const TOP: Timestamp = Timestamp::MAX - 1;
@@ -91,7 +89,7 @@ impl Listing {
         let Wanted { filter, limited } = wanted;
         let plan = match limited {
             Some(text) => Plan::Once { text, filter },
-            None => Plan::Paged(Box::new(Pager::new(conditioned(filter), TOP, known.page))),
+            None => Plan::Paged(Box::new(Pager::new(filter.conditioned(), TOP, known.page))),
         };
         Self {
             session,
@@ -297,7 +295,7 @@ impl Listing {
     fn request(&mut self, names: &mut Names, what: What, filter: &Filter, limit: usize) {
         let name = names.issue();
         self.frames.push_back(format!(r#"["REQ","{name}",{}]"#, filter.to_value(Some(limit))));
-        self.asked = Some(Asked::new(name, what, limit.saturating_mul(2).max(PATIENCE_EVENTS)));
+        self.asked = Some(Asked::new(name, what, quota(limit)));
     }
 }
 
@@ -309,12 +307,6 @@ impl Asked {
 
 fn close(name: &str) -> String {
     format!(r#"["CLOSE","{name}"]"#)
-}
-
-/// The filter with at least one condition, as jobs ask it: some relays read one without any as
-/// "nothing", so a second that no event was made in is left out.
-fn conditioned(filter: Filter) -> Filter {
-    if filter == Filter::new() { filter.narrow_time(Some(1), None).unwrap_or(filter) } else { filter }
 }
 
 #[cfg(test)]

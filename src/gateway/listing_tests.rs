@@ -278,6 +278,6 @@ fn what_cannot_be_listed_is_said() {
     let (mut listing, mut names, name) = start();
     let said = format!(r#"["EVENT","{name}",{{}}]"#);
     let mut take = || listing.take(RelayMessage::parse(&said).unwrap(), &mut names, now);
-    let flood = (0..=PATIENCE_EVENTS).find_map(|_| take().err());
+    let flood = (0..=quota(1)).find_map(|_| take().err());
     assert_eq!(flood.unwrap().label(), "listing");
 }

@@ -72,7 +72,7 @@ impl Listener {
             if began.elapsed() > LAST_PAUSE {
                 pause = FIRST_PAUSE;
             }
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            tokio::time::sleep(clock::jittered(pause)).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
     }

@@ -243,7 +243,7 @@ impl Job {
     async fn pause(&self, tries: u32) {
         self.progress.send_modify(|progress| progress.phase = Phase::Waiting);
         let most = self.options.retry_pause * (1 << (tries - 1).min(3));
-        tokio::time::sleep(most.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        tokio::time::sleep(clock::jittered(most)).await;
     }
 
     /// One pass from the beginning.
@@ -256,7 +256,7 @@ impl Job {
         }
         // `None` when the relative times of the filter have come to exclude each other: nothing
         // can match, and nothing is missing.
-        let all = self.spec.filter_at(self.started).and_then(conditioned);
+        let all = self.spec.filter_at(self.started).map(Filter::conditioned);
         let requests = all.as_ref().and_then(|all| all.narrow_kinds([kind::DELETION, kind::VANISH]));
         let steps = if self.options.dry_run || requests == all { vec![all] } else { vec![requests, all] };
         let whole = steps.len() - 1;
@@ -379,16 +379,6 @@ impl Job {
             error: error.map(|error| error.to_string()),
             ids,
         }
-    }
-}
-
-/// The filter with at least one condition: some relays read one without any as "nothing", so a
-/// second that no event was made in is left out.
-fn conditioned(filter: Filter) -> Option<Filter> {
-    if filter.to_value(None).as_object().is_some_and(serde_json::Map::is_empty) {
-        filter.narrow_time(Some(1), None)
-    } else {
-        Some(filter)
     }
 }
 

@@ -77,8 +77,8 @@ impl Streams {
 
     /// Goes over to the streams of these jobs. `relay` finds a relay whose connection is for
     /// streams alone, so that a bulk copy does not delay them. What stays is not disturbed.
-    pub fn set<'r>(&mut self, jobs: &[Arc<JobSpec>], relay: impl Fn(&RelayUrl) -> Option<&'r Relay>) {
-        let urls = jobs.iter().flat_map(|spec| Side::BOTH.map(|side| spec.url(side)));
+    pub fn set<'r>(&mut self, jobs: &[(JobKey, Arc<JobSpec>)], relay: impl Fn(&RelayUrl) -> Option<&'r Relay>) {
+        let urls = jobs.iter().flat_map(|(_, spec)| Side::BOTH.map(|side| spec.url(side)));
         let relays: HashMap<&RelayUrl, &Relay> = urls.filter_map(|url| Some((url, relay(url)?))).collect();
         // A relay whose settings have changed is another one, over another connection.
         self.sources.retain(|url, source| relays.get(url).is_some_and(|relay| relay.is_same(source.relay())));
@@ -88,10 +88,10 @@ impl Streams {
             self.outlets.entry((*url).clone()).or_insert_with(new);
         }
         let mut routes: HashMap<&RelayUrl, Vec<Route>> = HashMap::new();
-        for spec in jobs {
+        for (job, spec) in jobs {
             for from in Side::BOTH.into_iter().filter(|side| spec.direction.moves_from(*side)) {
                 let Some(to) = self.outlets.get(spec.url(from.other())) else { continue };
-                let route = Route { job: spec.key(), spec: spec.clone(), from, to: to.clone() };
+                let route = Route::new(*job, spec.clone(), from, to.clone());
                 routes.entry(spec.url(from)).or_default().push(route);
             }
         }

@@ -249,7 +249,7 @@ impl Away {
         let may = now >= self.until;
         if may {
             self.pause = (self.pause * 2).min(LAST_PAUSE);
-            self.until = now + self.pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+            self.until = now + clock::jittered(self.pause);
         }
         may
     }

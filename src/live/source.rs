@@ -20,16 +20,17 @@ pub(super) type Asked = (Filter, RelativeTime);
 /// From one relay, by way of a job, to another.
 #[derive(Debug)]
 pub(super) struct Route {
-    pub(super) job: JobKey,
-    pub(super) spec: Arc<JobSpec>,
+    job: JobKey,
+    spec: Arc<JobSpec>,
+    asked: Asked,
     /// The side that is read.
-    pub(super) from: Side,
-    pub(super) to: Outlet,
+    from: Side,
+    to: Outlet,
 }
 
 impl Route {
-    fn asked(&self) -> Asked {
-        (self.spec.filter.clone(), self.spec.relative)
+    pub(super) fn new(job: JobKey, spec: Arc<JobSpec>, from: Side, to: Outlet) -> Self {
+        Self { asked: (spec.filter.clone(), spec.relative), job, spec, from, to }
     }
 
     /// Whether an event is the job's business.
@@ -132,13 +133,13 @@ impl Subscriptions {
     fn pack(&mut self) {
         let routes = self.reader.routes.borrow().clone();
         let listens = |asked: &Asked| self.open.values().any(|open| open.listens && open.asked.contains(asked));
-        for route in routes.iter().filter(|route| !self.jobs.contains(&route.job) && listens(&route.asked())) {
+        for route in routes.iter().filter(|route| !self.jobs.contains(&route.job) && listens(&route.asked)) {
             // What it needs is there already, and will not tell it so.
             self.reader.tell(LiveReport::Gap { job: route.job });
         }
         self.jobs = routes.iter().map(|route| route.job).collect();
         let wanted: BTreeMap<Asked, usize> =
-            routes.iter().map(|route| (route.asked(), route.spec.filter.to_string().len())).collect();
+            routes.iter().map(|route| (route.asked.clone(), route.spec.filter.to_string().len())).collect();
         let Change { open, close, left_out } = self.packing.set(&wanted);
         close.into_iter().for_each(|id| self.close(id));
         self.waiting.extend(open);
@@ -280,7 +281,7 @@ impl Subscription {
                 self.gap();
             }
             self.covered.clear();
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            tokio::time::sleep(clock::jittered(pause)).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
     }
@@ -334,7 +335,7 @@ impl Reader {
 
     /// Leaves what these may have missed to their jobs.
     fn gap(&self, is_missed: impl Fn(&Asked) -> bool) {
-        for route in self.routes.borrow().iter().filter(|route| is_missed(&route.asked())) {
+        for route in self.routes.borrow().iter().filter(|route| is_missed(&route.asked)) {
             self.tell(LiveReport::Gap { job: route.job });
         }
     }
@@ -373,7 +374,7 @@ mod tests {
             |url: &crate::nostr::RelayUrl| Relay::spawn(RelayOptions::new(url.clone(), client_config(None).unwrap()));
         let (reporter, told) = reports();
         let to = Outlet::spawn(relay(&spec.local_url), Seen::default(), reporter.clone());
-        let route = Route { job: spec.key(), spec: spec.clone(), from: Side::Peer, to };
+        let route = Route::new(spec.key(), spec.clone(), Side::Peer, to);
         let (routes, view) = watch::channel(Routes::from(vec![route]));
         let reader = Reader { relay: relay(&spec.peer_url), seen: Seen::default(), routes: view, reports: reporter };
         (reader, routes, told)

@@ -235,6 +235,13 @@ impl Filter {
         self.until
     }
 
+    /// The filter with at least one condition: some relays read one without any as "nothing", so a
+    /// second that no event was made in is left out.
+    #[must_use]
+    pub fn conditioned(self) -> Self {
+        if self == Self::new() { self.narrow_time(Some(1), None).unwrap_or(self) } else { self }
+    }
+
     /// Whether only time, or nothing at all, limits it.
     #[must_use]
     pub fn is_unrestricted(&self) -> bool {

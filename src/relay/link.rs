@@ -34,6 +34,12 @@ pub struct Listing {
 /// A relay that ignores `limit` is listened to for this many events, then it floods.
 const PATIENCE_EVENTS: usize = 20_000;
 
+/// The most events to take in answer to a REQ for so many, before the relay counts as flooding.
+#[must_use]
+pub fn quota(limit: usize) -> usize {
+    limit.saturating_mul(2).max(PATIENCE_EVENTS)
+}
+
 impl Link {
     pub(super) fn new(relay: Relay) -> Self {
         Self { relay, meter: Arc::default() }
@@ -62,7 +68,7 @@ impl Link {
         limit: usize,
         mut take: impl FnMut(Result<Event, EventId>),
     ) -> Result<(usize, Option<EoseHint>), RelayError> {
-        let quota = limit.saturating_mul(2).max(PATIENCE_EVENTS);
+        let quota = quota(limit);
         let mut open = self.open(Request::Req { filter, limit, quota });
         loop {
             match open.next().await {

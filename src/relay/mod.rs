@@ -26,7 +26,7 @@ use tokio::sync::{OnceCell, mpsc, watch};
 pub use self::dial::{dial, is_same_listener};
 pub use self::error::{Fault, RelayError};
 pub use self::info::RelayInfo;
-pub use self::link::{Ack, Link, Listing, NegSession, Publisher, Stream, Streamed};
+pub use self::link::{Ack, Link, Listing, NegSession, Publisher, Stream, Streamed, quota};
 pub use self::request::Meter;
 pub use self::tls::{Redirects, TlsError, client_config, http_client};
 
